@@ -16,7 +16,7 @@ use super::edits::{self, Start};
 use super::manifest::ManifestWriter;
 use super::tables::TableState;
 use crate::error::Result;
-use crate::format::manifest::{CheckpointMeta, Edit};
+use crate::format::manifest::CheckpointMeta;
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
 use crate::options::HyperParameters;
@@ -226,25 +226,7 @@ impl Ssd {
         if roll {
             self.unlink_manifest(old_manifest);
         }
-        // Files that the manifest has no more may stay known until somebody unlinks them: they are not dropped again.
-        let mut versions = self.versions();
-        if roll {
-            versions
-                .files
-                .values_mut()
-                .for_each(|state| state.recorded = None);
-        }
-        let dropped = commit.edits.iter().filter_map(|edit| match edit {
-            Edit::DropFile { number } => Some((*number, None)),
-            _ => None,
-        });
-        let kept = commit.recorded.iter();
-        for (number, recorded) in dropped.chain(kept.map(|(number, as_of)| (*number, Some(*as_of))))
-        {
-            if let Some(state) = versions.files.get_mut(&number) {
-                state.recorded = recorded;
-            }
-        }
+        self.versions().note_recorded(commit.recorded);
         Ok(())
     }
 

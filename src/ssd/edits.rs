@@ -26,8 +26,8 @@ fn removed_as_of(meta: &FileMeta, id: CheckpointId) -> CheckpointId {
 pub struct Commit {
     /// To be appended in this order.
     pub edits: Vec<Edit>,
-    /// (file number, `removed` that the manifest then knows).
-    pub recorded: Vec<(FileNumber, CheckpointId)>,
+    /// (file number, `removed` that the manifest then knows, if it has the file), where that changes.
+    pub recorded: Vec<(FileNumber, Option<CheckpointId>)>,
 }
 
 /// What a new manifest says beside files.
@@ -62,12 +62,14 @@ pub fn snapshot(versions: &Versions, start: &Start<'_>) -> Commit {
     for state in versions.files.values() {
         let removed = removed_as_of(&state.meta, last);
         let holds = |c: &CheckpointMeta| state.meta.added <= c.id && c.id < removed;
-        if start.checkpoints.iter().any(holds) {
+        let needed = start.checkpoints.iter().any(holds);
+        let as_of = needed.then_some(removed);
+        commit.recorded.push((state.meta.number, as_of));
+        if needed {
             let meta = FileMeta {
                 removed,
                 ..state.meta
             };
-            commit.recorded.push((meta.number, removed));
             commit.edits.push(Edit::AddFile(meta));
         }
     }
@@ -119,12 +121,16 @@ pub fn changes(
                     ..state.meta
                 };
                 commit.edits.push(Edit::AddFile(meta));
-                commit.recorded.push((number, removed));
+                commit.recorded.push((number, Some(removed)));
             }
-            Some(_) if !needed => commit.edits.push(Edit::DropFile { number }),
+            // It may stay known until somebody unlinks it, and is not dropped again.
+            Some(_) if !needed => {
+                commit.edits.push(Edit::DropFile { number });
+                commit.recorded.push((number, None));
+            }
             Some(before) if before != removed => {
                 commit.edits.push(Edit::RemoveFile { number, removed });
-                commit.recorded.push((number, removed));
+                commit.recorded.push((number, Some(removed)));
             }
             _ => {}
         }

@@ -56,7 +56,7 @@ impl Unlinking {
     }
 
     /// How often somebody had unlinked files.
-    fn rounds(&self) -> u64 {
+    pub(super) fn rounds(&self) -> u64 {
         self.lock().rounds
     }
 
@@ -69,10 +69,6 @@ impl Unlinking {
         }
     }
 }
-
-/// When room was looked for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Looked(u64);
 
 impl Ssd {
     /// Takes files whose entries are all stale out of the current version and unlinks what
@@ -118,21 +114,10 @@ impl Ssd {
         }
     }
 
-    /// Room is looked for now.
-    pub(super) fn look_for_room(&self) -> Looked {
-        Looked(self.unlinking.rounds())
-    }
-
     /// Unlinks what nothing needs, and waits for others who do.
     pub(super) fn unlink_all(&self) {
         self.collect_garbage();
         self.unlinking.wait_idle();
-    }
-
-    /// The same; whether any file went since room was looked for.
-    pub(super) fn unlink_since(&self, looked: Looked) -> bool {
-        self.unlink_all();
-        self.unlinking.rounds() != looked.0
     }
 
     /// Removes a name that nothing needs.

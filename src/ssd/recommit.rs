@@ -10,8 +10,6 @@
 //!   change, until what it no longer needs is unlinked.
 //! - Until CURRENT is durable nothing in memory has changed and nothing is unlinked.
 
-use std::collections::BTreeMap;
-
 use super::Ssd;
 use super::commit::Captured;
 use super::edits::{self, Start};
@@ -21,7 +19,7 @@ use crate::error::{ArgumentError, Error, Result};
 use crate::format::manifest::{CheckpointMeta, FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, file_name};
 use crate::io::{LockGuard, LockKind};
-use crate::units::{CheckpointId, FileNumber};
+use crate::units::CheckpointId;
 
 /// What is to be changed.
 #[derive(Debug, Default)]
@@ -230,15 +228,14 @@ impl Ssd {
         self.write_edits(&mut manifest, &mut current, &commit, true)?;
         self.write_current(&mut manifest, current)?;
         self.unlink_manifest(old_manifest);
-        let recorded: BTreeMap<FileNumber, CheckpointId> = commit.recorded.into_iter().collect();
         let mut versions = self.versions();
         versions.checkpoints = recommitted.checkpoints;
         versions.hyper = recommitted.hyper;
         versions.cursors = recommitted.cursors;
         for state in versions.files.values_mut() {
             state.meta = change.recommitted(&state.meta, last);
-            state.recorded = recorded.get(&state.meta.number).copied();
         }
+        versions.note_recorded(commit.recorded);
         if change.captured.is_some() {
             versions.captured = None;
         }

@@ -291,11 +291,14 @@ impl Ssd {
     /// # Errors
     /// Those of the attempt.
     pub fn with_snapshot_room<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
-        let looked = self.look_for_room();
+        let before = self.unlinking.rounds();
         let mut result = attempt();
         let lacks_room = |result: &Result<T>| matches!(result, Err(Error::NoSpace { .. }));
-        if lacks_room(&result) && self.unlink_since(looked) {
-            result = attempt();
+        if lacks_room(&result) {
+            self.unlink_all();
+            if self.unlinking.rounds() != before {
+                result = attempt();
+            }
         }
         if lacks_room(&result) && self.take_snapshot_room() {
             result = attempt();

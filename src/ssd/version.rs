@@ -175,6 +175,15 @@ impl Versions {
         &self.held
     }
 
+    /// Notes what a commit that is durable has told the manifest of files.
+    pub fn note_recorded(&mut self, recorded: Vec<(FileNumber, Option<CheckpointId>)>) {
+        for (number, as_of) in recorded {
+            if let Some(state) = self.files.get_mut(&number) {
+                state.recorded = as_of;
+            }
+        }
+    }
+
     /// Takes a file out of the current version. Its slot is free again: no index entry points
     /// to it any more.
     pub fn retire(&mut self, slots: &Slots, number: FileNumber) {

@@ -124,7 +124,8 @@ impl Checkpointer {
         }
     }
 
-    /// Waits until no index snapshot is being made and nothing is unlinked for a checkpoint, and lets nobody wait for the device meanwhile.
+    /// Waits until no index snapshot is being made and nothing is unlinked for a checkpoint. A snapshot is not
+    /// written slowly meanwhile.
     pub fn wait_snapshots(&self) {
         self.core.ssd.snapshots.pace(false);
         self.snapshots.wait_idle();

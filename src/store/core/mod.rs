@@ -10,6 +10,7 @@ mod changes;
 mod demand;
 mod guard;
 mod part;
+mod promises;
 mod shard;
 mod signal;
 mod tables;

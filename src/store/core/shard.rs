@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::guard::point;
+use super::promises::Promises;
 use super::waits::{Stretch, Waiting, Waits};
 use crate::error::{ArgumentError, Error, Result};
 use crate::mem::{Cache, Shrunk, halved};
@@ -213,13 +214,8 @@ impl Table {
 pub struct ShardTable {
     /// Rows on SSD.
     pub index: KeyIndex,
-    /// Slots promised to batches and puts that have not taken them yet.
-    reserved: usize,
-    /// Those of them that nobody takes, and that are given back.
-    lent: usize,
-    /// Slots that were ever promised, and those of them that are not any more.
-    promised: u64,
-    ended: u64,
+    /// What its batches and puts were promised.
+    pub promises: Promises,
     /// Halvings of the cache's frequencies that the classes of the index have gone through, and where
     /// the next one is.
     halvings: u64,
@@ -233,10 +229,7 @@ impl ShardTable {
     pub(super) fn new(index: KeyIndex) -> ShardTable {
         ShardTable {
             index,
-            reserved: 0,
-            lent: 0,
-            promised: 0,
-            ended: 0,
+            promises: Promises::default(),
             halvings: 0,
             halving: 0,
             at_once: 0,
@@ -251,30 +244,6 @@ impl ShardTable {
     /// Forgets where its rows are on SSD: the table was dropped. `range`: the shard's.
     pub fn forget_all(&mut self, files: &Files, range: (u64, u64)) {
         self.index.forget_all(files, range);
-    }
-
-    /// Promises slots to a batch.
-    pub fn reserve(&mut self, slots: usize) {
-        self.reserved += slots;
-        self.promised += slots as u64;
-    }
-
-    /// Promised slots were taken, or are not wanted any more.
-    pub fn unreserve(&mut self, slots: usize) {
-        self.reserved -= slots;
-        self.ended += slots as u64;
-    }
-
-    /// Promises a slot that no row is going to have for good.
-    pub fn lend(&mut self) {
-        self.reserved += 1;
-        self.lent += 1;
-    }
-
-    /// So many of those slots are not wanted any more.
-    pub fn give_back(&mut self, slots: usize) {
-        self.reserved -= slots;
-        self.lent -= slots;
     }
 
     /// Halves the classes of some keys, if the cache has halved its frequencies since.
@@ -404,7 +373,8 @@ impl Shard {
     #[must_use]
     pub fn rows_spare(&self, table: usize) -> usize {
         let promised = self.tables.iter().enumerate();
-        let cost = |(t, of): (usize, &ShardTable)| of.reserved as u64 * self.cache.row_cost(t);
+        let cost =
+            |(t, of): (usize, &ShardTable)| of.promises.slots() as u64 * self.cache.row_cost(t);
         let bytes: u64 = promised.map(cost).sum();
         let rows = bytes.div_ceil(self.cache.row_cost(table).max(1));
         self.cache.rows_spare(table).saturating_sub(to_usize(rows))
@@ -413,13 +383,13 @@ impl Shard {
     /// Slots of rows that a batch has pinned or was promised, of one table.
     #[must_use]
     pub fn wanted_slots(&self, table: usize) -> usize {
-        self.cache.pinned_of(table) + self.tables[table].reserved
+        self.cache.pinned_of(table) + self.tables[table].promises.slots()
     }
 
     /// Slots of one table that are taken, or promised, or hold a copy for a running checkpoint.
     #[must_use]
     pub fn busy_slots(&self, table: usize) -> usize {
-        self.cache.held_of(table) + self.tables[table].reserved
+        self.cache.held_of(table) + self.tables[table].promises.slots()
     }
 
     /// Slots of all tables that are taken, or promised, or hold a copy for a running checkpoint.
@@ -435,19 +405,18 @@ impl Shard {
     #[must_use]
     pub fn promises_in_the_way(&self, more: &[(usize, usize)]) -> Option<u64> {
         let fits = self.has_bytes(self.needed_bytes(more, Beside::Rows));
-        let promised = self.tables.iter().map(|table| table.promised).sum();
-        (fits && self.promises_ended() < promised).then_some(promised)
+        let made = self.tables.iter().map(|table| table.promises.made()).sum();
+        (fits && self.promises_ended() < made).then_some(made)
     }
 
-    /// How many calls wait until promises have ended.
-    pub fn awaiting(&mut self) -> &mut usize {
-        &mut self.awaiting
+    fn promises_ended(&self) -> u64 {
+        self.tables.iter().map(|table| table.promises.ended()).sum()
     }
 
-    /// Slots that were promised and are not any more.
+    /// Whether somebody waits until promises have ended.
     #[must_use]
-    pub fn promises_ended(&self) -> u64 {
-        self.tables.iter().map(|table| table.ended).sum()
+    pub fn are_promises_awaited(&self) -> bool {
+        self.awaiting > 0
     }
 
     /// Memory that is needed for slots that are busy, and so many more of some tables. Rows that never leave
@@ -459,7 +428,7 @@ impl Shard {
             Beside::Promises => self.busy_slots(table) - self.cache.frozen_of(table),
             Beside::Rows => {
                 let open = match more.iter().any(|(wanted, _)| *wanted == table) {
-                    true => self.tables[table].reserved - self.tables[table].lent,
+                    true => self.tables[table].promises.open(),
                     false => 0,
                 };
                 self.busy_slots(table) - self.cache.frozen_of(table) - open
@@ -594,5 +563,25 @@ impl ShardCell {
     #[cfg_attr(hps_shuttle, track_caller)]
     pub fn wait(&self, guard: &mut ShardGuard<'_>) {
         self.changed.wait_for(guard, Duration::from_millis(20));
+    }
+
+    /// Waits until so many promises have ended; asks now and then whether there is anybody to end them.
+    ///
+    /// # Errors
+    /// What was said to that.
+    pub fn wait_for_promises(
+        &self,
+        shard: &mut ShardGuard<'_>,
+        ended: u64,
+        check: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        shard.awaiting += 1;
+        let mut checked = Ok(());
+        while checked.is_ok() && shard.promises_ended() < ended {
+            self.wait(shard);
+            checked = check();
+        }
+        shard.awaiting -= 1;
+        checked
     }
 }

@@ -110,11 +110,11 @@ fn slots_are_busy_or_wanted_for_a_reason_each() {
         };
         let held = if policy == PolicyKind::Lru { 2 } else { 5 };
         assert_eq!(slots(), (2, held));
-        cell.lock().tables[0].reserve(4);
+        cell.lock().tables[0].promises.make(4);
         assert_eq!(slots(), (6, held + 4));
-        cell.lock().tables[0].unreserve(3);
+        cell.lock().tables[0].promises.end(3);
         assert_eq!(slots(), (3, held + 1));
-        cell.lock().tables[0].unreserve(1);
+        cell.lock().tables[0].promises.end(1);
         // A row that is changed after a cut leaves a copy until that is written.
         let frozen = {
             let mut shard = cell.lock();

@@ -172,26 +172,18 @@ impl Puller {
     pub fn wait_after(&self, shard: usize, after: After) -> Result<()> {
         let cell = &self.core.shards[shard];
         let mut shard = cell.lock();
-        self.core.ssd.poison.check_threads()?;
+        let check = || self.core.ssd.poison.check_threads();
+        check()?;
         match after {
             After::Copies { busy } => {
                 // Whoever freed a slot, or discarded the copies, since the refusal found nobody to wake.
                 if shard.all_busy_slots() >= busy && shard.cache.frozen_copies() > 0 {
                     cell.wait(&mut shard);
                 }
+                Ok(())
             }
-            After::Promises { ended } => {
-                *shard.awaiting() += 1;
-                let mut healthy = Ok(());
-                while shard.promises_ended() < ended && healthy.is_ok() {
-                    cell.wait(&mut shard);
-                    healthy = self.core.ssd.poison.check_threads();
-                }
-                *shard.awaiting() -= 1;
-                return healthy;
-            }
+            After::Promises { ended } => cell.wait_for_promises(&mut shard, ended, check),
         }
-        Ok(())
     }
 
     /// An error, unless waiting helps: then where.
@@ -205,31 +197,24 @@ impl Puller {
         let mut worst: Option<((bool, u64), usize, Full)> = None;
         let mut later = None;
         for (shard, refusal) in refusals {
-            match refusal {
-                Refusal::OverBudget { ordinal, full }
-                    if let Some(after) = waited.once(shard, &full) =>
-                {
-                    later = Some(LaterAt {
-                        shard,
-                        ordinal,
-                        after,
-                    });
-                }
+            let (ordinal, after) = match refusal {
                 Refusal::OverBudget { ordinal, full } => {
-                    let badness = (full.is_hopeless(), full.needed);
-                    if worst.as_ref().is_none_or(|(worst, ..)| badness > *worst) {
-                        worst = Some((badness, ordinal, full));
-                    }
+                    let Some(after) = waited.once(shard, &full) else {
+                        let badness = (full.is_hopeless(), full.needed);
+                        if worst.as_ref().is_none_or(|(worst, ..)| badness > *worst) {
+                            worst = Some((badness, ordinal, full));
+                        }
+                        continue;
+                    };
+                    (ordinal, after)
                 }
-                Refusal::Frozen { ordinal, busy } => {
-                    let after = After::Copies { busy };
-                    later = Some(LaterAt {
-                        shard,
-                        ordinal,
-                        after,
-                    });
-                }
-            }
+                Refusal::Frozen { ordinal, busy } => (ordinal, After::Copies { busy }),
+            };
+            later = Some(LaterAt {
+                shard,
+                ordinal,
+                after,
+            });
         }
         match worst {
             Some((_, ordinal, full)) => Err(self.over_budget(map.table(ordinal), &full)),
@@ -288,7 +273,7 @@ impl Puller {
         }
         for (ordinal, count) in distinct(&pending.missing) {
             let table = map.table(ordinal).id.0 as usize;
-            shard.tables[table].reserve(count);
+            shard.tables[table].promises.make(count);
         }
         pending.promised = true;
         true
@@ -323,7 +308,7 @@ impl Puller {
             }
             if std::mem::take(&mut pending.promised) {
                 for (ordinal, count) in distinct(&pending.missing[pending.assigned..]) {
-                    shard.tables[table(ordinal)].unreserve(count);
+                    shard.tables[table(ordinal)].promises.end(count);
                 }
             }
             pending.slots.fill(Slot::NONE);

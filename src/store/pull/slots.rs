@@ -97,7 +97,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 progress = assign(&mut shard, &mut reads);
             }
             reads.pin(&self.core.ssd.file_slots());
-            let awaited = *shard.awaiting() > 0;
+            let awaited = shard.are_promises_awaited();
             drop(shard);
             if awaited {
                 cell.notify();
@@ -180,7 +180,7 @@ fn assign_slots(
         }
         pins.push(slot);
         pending.assigned += group.len();
-        shard.tables[id].unreserve(1);
+        shard.tables[id].promises.end(1);
     }
     point("place");
     shard.cache.pin(&pins);

@@ -38,7 +38,7 @@ impl ShardRoom {
         if self.takes {
             let promised = self.promised.load(Ordering::Relaxed);
             let taken = rows.min(promised);
-            entry.unreserve(taken);
+            entry.promises.end(taken);
             self.promised.store(promised - taken, Ordering::Relaxed);
         }
     }
@@ -68,9 +68,10 @@ impl Drop for Room {
                 continue;
             }
             let mut shard = cell.lock();
+            let promises = &mut shard.tables[self.table].promises;
             match room.takes {
-                true => shard.tables[self.table].unreserve(promised),
-                false => shard.tables[self.table].give_back(promised),
+                true => promises.end(promised),
+                false => promises.give_back(promised),
             }
             shard.cache.unpin(&room.pinned);
             drop(shard);
@@ -123,7 +124,7 @@ impl Putter {
                 let hashes = hashes.get_or_insert_default();
                 promise_all(shard, table, &hashes[s], shard_room)
             } else if is_free {
-                shard.tables[table].lend();
+                shard.tables[table].promises.lend();
                 *shard_room.promised.get_mut() = 1;
                 Ok(())
             } else {
@@ -207,7 +208,7 @@ fn promise_all(
         room.pinned.extend(whole.or(slots.first()));
         shard.cache.pin(&room.pinned);
     }
-    shard.tables[table].reserve(asked);
+    shard.tables[table].promises.make(asked);
     *room.promised.get_mut() = asked;
     room.takes = true;
     Ok(())

@@ -52,7 +52,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         context
             .notes
             .say(&format!("checkpoint: round {}", round + 1));
-        let limit = limit_of(context, s.rows)?;
+        let limit = quiet_limit(context, &store, s.rows)?;
         fill_in_memory(&store, table, &s)?;
         let (rate, cpu) = alone(&store, &mut trainer)?;
         idle.round(rate, limit);
@@ -61,8 +61,7 @@ pub fn run(context: &mut Context) -> Result<()> {
         fill_in_memory(&store, table, &s)?;
         let mut supply = Cycle::new(&pool);
         let (rate, rows) = figures.one_round(&store, &mut trainer, &mut supply, &s)?;
-        quiet(&store);
-        beside.round(rate, limit_of(context, rows)?);
+        beside.round(rate, quiet_limit(context, &store, rows)?);
     }
     tell_checkpoints(&mut idle, &store, &s);
     figures.tell(&mut beside, &store);
@@ -75,7 +74,8 @@ pub fn run(context: &mut Context) -> Result<()> {
 }
 
 /// So many rows, written to synced files: rows a second.
-fn limit_of(context: &Context, rows: u64) -> Result<f64> {
+fn quiet_limit(context: &Context, store: &Store, rows: u64) -> Result<f64> {
+    quiet(store);
     let row_bytes = context.settings.row_bytes();
     let found = context.synced_write(rows * row_bytes as u64)?;
     Ok(found.per_second / row_bytes as f64)
@@ -120,8 +120,7 @@ fn out_of_memory(context: &Context) -> Result<Outcome> {
             .notes
             .say(&format!("checkpoint out of memory: round {}", round + 1));
         let (rate, rows) = figures.one_round(&store, &mut trainer, &mut supply, s)?;
-        quiet(&store);
-        outcome.round(rate, limit_of(context, rows)?);
+        outcome.round(rate, quiet_limit(context, &store, rows)?);
     }
     let delta = Delta::of(&before, &store.stats());
     outcome.set("miss_share", 1.0 - delta.hit_rate());
@@ -165,10 +164,10 @@ impl Beside {
         loop {
             let phase = (s.seconds / 4.0).min(2.0);
             quiet(store);
-            let mut alone = Vec::new();
-            trainer.run(supply, phase, &mut |step| alone.push(*step))?;
-            self.idle.extend(alone.iter().map(Step::pull));
-            self.steps_idle.extend(alone.iter().map(Step::seconds));
+            let mut steps = Vec::new();
+            trainer.run(supply, phase, &mut |step| steps.push(*step))?;
+            self.idle.extend(steps.iter().map(Step::pull));
+            self.steps_idle.extend(steps.iter().map(Step::seconds));
             rows += store.stats().dirty_rows;
             seconds += self.one_checkpoint(trainer, supply)?;
             checkpoints += 1;
