@@ -186,6 +186,12 @@ fn starve(place: &Path) {
     for left in 0..12 {
         let step = 2 + left;
         let _gave_way = starved(&store, table, step, usize::from(left));
+        let checkpoint = store.last_checkpoint().unwrap().id;
+        let (mut rows, mut seen) = (store.rows(checkpoint).unwrap(), 0);
+        while rows.next_row().unwrap().is_some() {
+            seen += 1;
+        }
+        assert_eq!(seen, keys().len());
     }
     let reopened = store.stats().files_reopened;
     assert!(reopened > 0, "files give way where descriptors are missing");

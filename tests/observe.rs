@@ -13,16 +13,18 @@ mod recorder;
 #[path = "common/spans.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod spans;
+#[path = "common/until.rs"]
+mod until;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::time::Duration;
 
 use hps::io::Io;
 use hps::io::sim::{Fault, SimDisk};
 use hps::*;
 use recorder::{Labels, TestRecorder, Value};
 use spans::{Seen, Spans, path};
+use until::until;
 
 const DOCUMENT: &str = include_str!("../docs/OBSERVABILITY.md");
 const ROOT: &str = "/store";
@@ -355,17 +357,6 @@ fn stores_and_readers_have_series_of_their_own() {
     });
 }
 
-/// Waits until something is so; the test hangs a minute if it never is.
-fn wait_until(what: &str, so: impl Fn() -> bool) {
-    for _ in 0..6000 {
-        if so() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    unreachable!("waited for a minute: {what}");
-}
-
 #[test]
 fn an_open_store_publishes_by_itself_to_a_recorder_that_comes_later() {
     let (recorder, spans) = (TestRecorder::default(), Spans::default());
@@ -376,13 +367,13 @@ fn an_open_store_publishes_by_itself_to_a_recorder_that_comes_later() {
     train(&store, table, 0..10_000);
     metrics::set_global_recorder(recorder.clone()).unwrap();
     let pushed = |mode| recorder.value("hps_rows_pushed_total", root, mode);
-    wait_until("counters of a writer", || {
+    until("counters of a writer", || {
         pushed("writer") == Some(Value::Counter(10_000))
     });
     assert!(recorder.described().contains_key("hps_dirty_rows"));
     store.checkpoint(77_777, b"").unwrap();
     let reader = Store::open_read_only_on(disk, root.as_ref(), None, options(false)).unwrap();
-    wait_until("counters of a reader", || {
+    until("counters of a reader", || {
         pushed("reader") == Some(Value::Counter(0))
     });
     reader.close().unwrap();

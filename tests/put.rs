@@ -12,6 +12,8 @@ mod gate;
 mod hooked;
 #[path = "common/small.rs"]
 mod small;
+#[path = "common/until.rs"]
+mod until;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -20,12 +22,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use gate::{Gate, until};
+use gate::Gate;
 use hooked::{Hook, HookedDisk};
 use hps::io::Io;
 use hps::io::sim::SimDisk;
 use hps::*;
 use small::{fill, invalid, set, sgd, values};
+use until::until;
 
 const ROOT: &str = "/store";
 const DIM: usize = 64;

@@ -17,6 +17,8 @@ mod small;
 #[path = "common/spans.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod spans;
+#[path = "common/until.rs"]
+mod until;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,12 +26,13 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use at_end::AtEnd;
-use gate::{Gate, until};
+use gate::Gate;
 use hooked::{Hook, HookedDisk};
 use hps::io::sim::SimDisk;
 use hps::*;
 use small::{fill, options, set, sgd};
 use spans::Spans;
+use until::until;
 
 const DIM: usize = 64;
 const ROOT: &str = "/store";

@@ -1,19 +1,10 @@
-//! A disk whose calls on parameter files can be held up, and waiting for something to be so.
+//! A disk whose calls on parameter files can be held up.
 #![expect(clippy::unwrap_used, reason = "used by tests")]
 
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::hooked::Hook;
-
-/// Returns once something is so.
-pub fn until(what: &str, so: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !so() {
-        assert!(since.elapsed() < Duration::from_secs(60), "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// Calls on parameter files wait here while it is closed.
 #[derive(Default)]
