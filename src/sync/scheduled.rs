@@ -198,6 +198,18 @@ pub mod fair {
         }
     }
 
+    /// How a wait with a limit ended.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Waited(bool);
+
+    impl Waited {
+        /// Whether it was the limit.
+        #[must_use]
+        pub fn timed_out(self) -> bool {
+            self.0
+        }
+    }
+
     /// Where threads wait.
     #[derive(Debug, Default)]
     pub struct Condvar(super::Condvar);
@@ -216,8 +228,8 @@ pub mod fair {
 
         /// Waits to be woken, or for the limit.
         #[track_caller]
-        pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, limit: Duration) {
-            self.0.pause(guard, limit, Location::caller());
+        pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, limit: Duration) -> Waited {
+            Waited(self.0.pause(guard, limit, Location::caller()))
         }
     }
 }

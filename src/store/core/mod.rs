@@ -6,6 +6,7 @@
 //!   part below it gives by a method; shards are everybody's.
 //! - Nothing is read from or written to a device while a shard is locked.
 
+mod cell;
 mod changes;
 mod demand;
 mod guard;
@@ -20,10 +21,11 @@ mod work;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+pub use cell::{ShardCell, ShardGuard};
 pub use demand::{add, get, micros};
 pub use guard::point;
 pub use part::Part;
-pub use shard::{Beside, Shard, ShardCell, ShardGuard, ShardTable, Table};
+pub use shard::{Beside, Shard, ShardTable, Table};
 pub use signal::Signal;
 pub use waits::Stretch;
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::guard::point;
 use super::promises::Promises;
@@ -13,8 +13,8 @@ use crate::options::{PolicyKind, RuntimeOptions, TableDescriptor, TableOptions};
 use crate::row::{RowLayout, Updater};
 use crate::ssd::index::{Files, Index as _, KeyIndex};
 use crate::stats::{TableStats, Wait};
+use crate::sync::RwLock;
 use crate::sync::atomic::AtomicBool;
-use crate::sync::{RwLock, fair};
 use crate::units::{TableId, narrow, to_usize};
 
 /// Rows between the one whose class is kept and the one whose line the processor is asked to fetch.
@@ -409,8 +409,18 @@ impl Shard {
         (fits && self.promises_ended() < made).then_some(made)
     }
 
-    fn promises_ended(&self) -> u64 {
+    pub(super) fn promises_ended(&self) -> u64 {
         self.tables.iter().map(|table| table.promises.ended()).sum()
+    }
+
+    /// Somebody waits until promises have ended.
+    pub(super) fn begin_to_wait(&mut self) {
+        self.awaiting += 1;
+    }
+
+    /// He does not any more.
+    pub(super) fn end_wait(&mut self) {
+        self.awaiting -= 1;
     }
 
     /// Whether somebody waits until promises have ended.
@@ -521,67 +531,5 @@ impl Shard {
     #[must_use]
     pub fn has_lost(&self) -> bool {
         self.lost
-    }
-}
-
-/// A locked shard.
-pub type ShardGuard<'a> = fair::MutexGuard<'a, Shard>;
-
-/// A shard with its lock, which is handed on in the end to whoever waits (a batch must not keep a
-/// flush from its rows), and where those wait who need something in it to change.
-#[derive(Debug)]
-pub struct ShardCell {
-    state: fair::Mutex<Shard>,
-    changed: fair::Condvar,
-}
-
-impl ShardCell {
-    /// Wraps a shard.
-    pub fn new(shard: Shard) -> ShardCell {
-        ShardCell {
-            state: fair::Mutex::new(shard),
-            changed: fair::Condvar::new(),
-        }
-    }
-
-    /// Locks the shard.
-    pub fn lock(&self) -> ShardGuard<'_> {
-        self.state.lock()
-    }
-
-    /// Lets those go first who wait for the lock.
-    pub fn pass(&self, guard: &mut ShardGuard<'_>) {
-        ShardGuard::bump(guard);
-    }
-
-    /// Wakes those who wait for a change.
-    pub fn notify(&self) {
-        self.changed.notify_all();
-    }
-
-    /// Waits for a change, or a while.
-    #[cfg_attr(hps_shuttle, track_caller)]
-    pub fn wait(&self, guard: &mut ShardGuard<'_>) {
-        self.changed.wait_for(guard, Duration::from_millis(20));
-    }
-
-    /// Waits until so many promises have ended; asks now and then whether there is anybody to end them.
-    ///
-    /// # Errors
-    /// What was said to that.
-    pub fn wait_for_promises(
-        &self,
-        shard: &mut ShardGuard<'_>,
-        ended: u64,
-        check: impl Fn() -> Result<()>,
-    ) -> Result<()> {
-        shard.awaiting += 1;
-        let mut checked = Ok(());
-        while checked.is_ok() && shard.promises_ended() < ended {
-            self.wait(shard);
-            checked = check();
-        }
-        shard.awaiting -= 1;
-        checked
     }
 }

@@ -89,6 +89,29 @@ fn a_cut_ends_an_interval_and_holds_younger_rows_back() {
     assert!(!shard.has_lost(), "of another checkpoint");
 }
 
+#[test]
+fn a_change_is_waited_for_and_what_others_wait_for_is_none() {
+    let cache = Cache::new(&CacheConfig {
+        bytes: 1 << 20,
+        flush_step: FlushStep::default(),
+        range: (0, u64::MAX),
+    });
+    let cell = ShardCell::new(Shard::new(1, cache.unwrap()));
+    let seen = cell.changes();
+    cell.notify_of_others();
+    assert_eq!(cell.changes(), seen);
+    cell.notify();
+    assert_eq!(cell.changes(), seen + 1);
+    let since = Instant::now();
+    for _ in 0..1000 {
+        cell.wait_for_change(&mut cell.lock(), seen);
+    }
+    assert!(since.elapsed() < Duration::from_secs(10), "told before");
+    let since = Instant::now();
+    cell.wait_for_change(&mut cell.lock(), seen + 1);
+    assert!(since.elapsed() >= Duration::from_millis(15), "nobody told");
+}
+
 /// Promised slots, pinned ones, those of resident rows and of copies for a checkpoint.
 #[test]
 fn slots_are_busy_or_wanted_for_a_reason_each() {

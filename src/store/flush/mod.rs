@@ -192,7 +192,7 @@ impl Flusher {
             for cell in &self.core.shards {
                 // Whoever has seen the role taken waits by now.
                 drop(cell.lock());
-                cell.notify();
+                cell.notify_of_others();
             }
         }
     }
@@ -323,8 +323,10 @@ impl Flusher {
             return Ok(());
         };
         self.core.ssd.check_writable()?;
-        // The end of a cut needs the writer, too: what may not be written now may not until that is let go.
-        let interval_max = self.core.shards[s].lock().interval_max();
+        // What may not be written now may not until something in this shard is another: that the role is let go
+        // changes nothing, and all who find nothing to write would wake each other by it.
+        let cell = &self.core.shards[s];
+        let seen = cell.changes();
         let mut picked = self.pick_cold(self.queues.count());
         if picked.is_empty() {
             picked = self.pick_anything(s);
@@ -340,12 +342,10 @@ impl Flusher {
             return Ok(());
         }
         table.waits_on(stretch, Wait::Room, since);
-        // Rows changed after a running checkpoint's cut wait for its capture; if that was over
-        // meanwhile, nobody would end the wait.
-        let cell = &self.core.shards[s];
+        // Rows changed after a running checkpoint's cut wait for its capture.
         let mut shard = cell.lock();
-        if shard.reclaim(id, 1) == 0 && shard.interval_max() <= interval_max {
-            cell.wait(&mut shard);
+        if shard.reclaim(id, 1) == 0 {
+            cell.wait_for_change(&mut shard, seen);
         }
         Ok(())
     }

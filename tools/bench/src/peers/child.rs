@@ -21,16 +21,13 @@ use crate::figures::Latencies;
 use crate::keys::{Draw, Order, load_order};
 use crate::machine::{cpu_seconds, peak_rss_bytes};
 
-/// Keys of a batch of a load: what fits into a 32nd of the memory, at most [`LOAD_KEYS_MAX`].
+/// Keys of a batch of a load: what is asked for, of which no more than fits into an eighth of the memory.
 fn load_keys(cell: &Cell) -> usize {
-    let fit = cell.place.memory_bytes / 32 / ROW_BYTES as u64;
-    usize::try_from(fit)
-        .unwrap_or(LOAD_KEYS_MAX)
-        .clamp(1024, LOAD_KEYS_MAX)
+    let fit = cell.place.memory_bytes / 8 / ROW_BYTES as u64;
+    let fit = usize::try_from(fit).unwrap_or(usize::MAX).max(1024);
+    cell.load_keys.min(fit)
 }
 
-/// Keys of a batch of a load, at most.
-const LOAD_KEYS_MAX: usize = 64 << 10;
 /// The same where everything is in memory: hps would put more of them past its cache.
 const MEMORY_LOAD_KEYS: usize = 2048;
 /// Batches drawn beforehand where everything is in memory.

@@ -62,6 +62,10 @@ pub struct CompareArgs {
     /// Seconds of loading in W1 at most; a slower engine is loaded in key order for the rest.
     #[arg(long, value_name = "S", default_value_t = 12.0, value_parser = seconds)]
     pub load_seconds: f64,
+    /// Keys of a batch of a load, of W1 as well, at most; no more than fits into an eighth of the memory.
+    /// [default: a 32nd of the memory, 65536 at most]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=1 << 22))]
+    pub load_batch: Option<u32>,
     /// Seconds of the device's probe before each cell.
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = seconds)]
     pub probe_seconds: f64,
@@ -130,9 +134,13 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
     }
 }
 
+/// Keys of a batch of a load, where nothing else is asked for.
+const LOAD_KEYS: u64 = 64 << 10;
+
 /// What this program keeps in memory beside an engine: batches, gradients, its own code.
-fn harness_bytes(cap: u64) -> u64 {
-    (48 << 20).min(cap / 4)
+fn harness_bytes(cap: u64, load_keys: u64) -> u64 {
+    let longer = load_keys.saturating_sub(LOAD_KEYS) * ROW_BYTES as u64;
+    ((48 << 20) + longer).min(cap / 4)
 }
 
 /// Where the counts of pushes lie that go with a store.
@@ -183,6 +191,10 @@ fn run_cell(args: &CompareArgs, phase: Phase) -> Result<()> {
         .context("a cell without an engine")?;
     let dir = args.dir.clone().context("a cell without a directory")?;
     let cap = args.memory_mib << 20;
+    let fit = (cap / 32 / ROW_BYTES as u64).clamp(1024, LOAD_KEYS);
+    let load_keys = args.load_batch.map_or(fit, u64::from);
+    let memory_bytes = cap - harness_bytes(cap, load_keys);
+    let load_keys = usize::try_from(load_keys)?;
     let cell = Cell {
         kind,
         phase,
@@ -190,7 +202,7 @@ fn run_cell(args: &CompareArgs, phase: Phase) -> Result<()> {
         place: Place {
             dir,
             rows: args.rows,
-            memory_bytes: cap - harness_bytes(cap),
+            memory_bytes,
             hps_cache_bytes: args.hps_cache_mib.map(|mib| mib << 20),
         },
         theta: args.theta,
@@ -198,6 +210,7 @@ fn run_cell(args: &CompareArgs, phase: Phase) -> Result<()> {
         seconds: args.seconds,
         warm_seconds: args.warm_seconds.unwrap_or(args.seconds),
         load_seconds: args.load_seconds,
+        load_keys,
         seed: args.seed,
         stream: args.stream,
         depth: usize::from(args.depth),
@@ -434,6 +447,9 @@ impl<'a> Comparison<'a> {
         flag("--warm-seconds", &warm);
         flag("--load-seconds", &self.args.load_seconds);
         flag("--batch", &self.args.batch);
+        if let Some(keys) = self.args.load_batch {
+            flag("--load-batch", &keys);
+        }
         flag("--seed", &self.args.seed);
         flag("--theta", &job.workload.theta());
         // Cells of one round draw alike for every engine, and otherwise in each round.

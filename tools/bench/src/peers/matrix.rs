@@ -134,6 +134,8 @@ pub struct Cell {
     pub warm_seconds: f64,
     /// Seconds of loading at most (phase `Load`).
     pub load_seconds: f64,
+    /// Keys of a batch of a load, at most.
+    pub load_keys: usize,
     /// Which key has which rank.
     pub seed: u64,
     /// In which order they are drawn.
