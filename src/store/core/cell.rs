@@ -9,6 +9,8 @@ use crate::sync::fair;
 
 /// How long a thread waits for a change that nobody may tell it of.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How often one that waits for a change may be woken for another reason.
+const WAKES_MAX: usize = 8;
 
 /// A locked shard.
 pub type ShardGuard<'a> = fair::MutexGuard<'a, Shard>;
@@ -65,11 +67,11 @@ impl ShardCell {
         self.changed.wait_for(guard, PAUSE);
     }
 
-    /// Waits for a change after so many, or a while.
+    /// Waits for a change after so many, or a while, of which others who are woken may make a longer one.
     #[cfg_attr(hps_shuttle, track_caller)]
     pub fn wait_for_change(&self, guard: &mut ShardGuard<'_>, seen: u64) {
-        while self.changes() == seen {
-            if self.changed.wait_for(guard, PAUSE).timed_out() {
+        for _ in 0..WAKES_MAX {
+            if self.changes() != seen || self.changed.wait_for(guard, PAUSE).timed_out() {
                 return;
             }
         }

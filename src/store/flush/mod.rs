@@ -7,8 +7,8 @@
 //! - Until the repoint a row being written stays in memory: a reader never sees an older copy.
 //! - While a checkpoint's cut is not captured, only rows changed before the cut are written.
 //! - A write that fails loses nothing: the rows are dirty again, the file is removed.
-//! - Whoever waits for room is woken by each part of a file that is in its place, and whenever the writer's role is
-//!   let go; nobody lets go of that with a shard locked.
+//! - Whoever waits for room is woken by each part of a file that is in its place. Whoever waits for the writer's role
+//!   or room is woken whenever that is let go, which nobody does with a shard locked; who found nothing to write is not.
 
 mod drain;
 mod pick;
@@ -327,6 +327,7 @@ impl Flusher {
         // changes nothing, and all who find nothing to write would wake each other by it.
         let cell = &self.core.shards[s];
         let seen = cell.changes();
+        let interval_max = cell.lock().interval_max();
         let mut picked = self.pick_cold(self.queues.count());
         if picked.is_empty() {
             picked = self.pick_anything(s);
@@ -342,9 +343,10 @@ impl Flusher {
             return Ok(());
         }
         table.waits_on(stretch, Wait::Room, since);
-        // Rows changed after a running checkpoint's cut wait for its capture.
+        // Rows changed after a running checkpoint's cut wait for its capture; if that was over
+        // meanwhile, nobody may be about to tell it.
         let mut shard = cell.lock();
-        if shard.reclaim(id, 1) == 0 {
+        if shard.reclaim(id, 1) == 0 && shard.interval_max() <= interval_max {
             cell.wait_for_change(&mut shard, seen);
         }
         Ok(())

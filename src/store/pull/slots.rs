@@ -83,6 +83,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             self.at = Some(s);
             let mut reads = Reads::default();
+            let before = pending.assigned;
             let cell = &self.core.shards[s];
             let mut shard = cell.lock();
             let mut assign = |shard: &mut Shard, reads: &mut Reads| {
@@ -97,7 +98,8 @@ impl<'w, 'a> Walk<'w, 'a> {
                 progress = assign(&mut shard, &mut reads);
             }
             reads.pin(&self.core.ssd.file_slots());
-            let awaited = shard.are_promises_awaited();
+            // A promise ends with each row that has its slot.
+            let awaited = shard.are_promises_awaited() && pending.assigned > before;
             drop(shard);
             if awaited {
                 cell.notify();

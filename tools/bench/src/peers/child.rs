@@ -21,13 +21,6 @@ use crate::figures::Latencies;
 use crate::keys::{Draw, Order, load_order};
 use crate::machine::{cpu_seconds, peak_rss_bytes};
 
-/// Keys of a batch of a load: what is asked for, of which no more than fits into an eighth of the memory.
-fn load_keys(cell: &Cell) -> usize {
-    let fit = cell.place.memory_bytes / 8 / ROW_BYTES as u64;
-    let fit = usize::try_from(fit).unwrap_or(usize::MAX).max(1024);
-    cell.load_keys.min(fit)
-}
-
 /// The same where everything is in memory: hps would put more of them past its cache.
 const MEMORY_LOAD_KEYS: usize = 2048;
 /// Batches drawn beforehand where everything is in memory.
@@ -243,7 +236,7 @@ fn fill(engine: &mut dyn Engine, batches: impl Iterator<Item = Vec<u64>>) -> Res
 
 /// All keys in key order, in batches of a load.
 fn in_key_order(cell: &Cell) -> impl Iterator<Item = Vec<u64>> {
-    let (rows, step) = (cell.place.rows, load_keys(cell));
+    let (rows, step) = (cell.place.rows, cell.load_keys);
     let batch = move |first| (first..rows.min(first + step as u64)).collect();
     (0..rows).step_by(step).map(batch)
 }
@@ -267,7 +260,7 @@ fn load(cell: &Cell) -> Result<Answer> {
     let mut engine = open(cell.kind, &cell.place)?;
     let mut meter = Meter::new();
     let mut values = Vec::new();
-    for mut keys in load_order(rows, cell.seed, load_keys(cell)) {
+    for mut keys in load_order(rows, cell.seed, cell.load_keys) {
         keys.sort_unstable();
         Oracle::rows(&keys, &mut values);
         let ((), time) = seconds(|| engine.load(&keys, &values))?;

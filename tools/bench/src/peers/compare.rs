@@ -62,8 +62,8 @@ pub struct CompareArgs {
     /// Seconds of loading in W1 at most; a slower engine is loaded in key order for the rest.
     #[arg(long, value_name = "S", default_value_t = 12.0, value_parser = seconds)]
     pub load_seconds: f64,
-    /// Keys of a batch of a load, of W1 as well, at most; no more than fits into an eighth of the memory.
-    /// [default: a 32nd of the memory, 65536 at most]
+    /// Keys of a batch of a load out of memory, of W1 as well; no more than fit into an eighth of what the engine
+    /// has. [default: what fits into a 32nd, 65536 at most]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1024..=1 << 22))]
     pub load_batch: Option<u32>,
     /// Seconds of the device's probe before each cell.
@@ -138,9 +138,19 @@ fn seconds(text: &str) -> std::result::Result<f64, String> {
 const LOAD_KEYS: u64 = 64 << 10;
 
 /// What this program keeps in memory beside an engine: batches, gradients, its own code.
-fn harness_bytes(cap: u64, load_keys: u64) -> u64 {
-    let longer = load_keys.saturating_sub(LOAD_KEYS) * ROW_BYTES as u64;
-    ((48 << 20) + longer).min(cap / 4)
+fn harness_bytes(cap: u64) -> u64 {
+    (48 << 20).min(cap / 4)
+}
+
+/// Keys of a batch of a load, and what an engine has of so many bytes beside a longer one than the usual.
+fn load_batch(asked: Option<u32>, bytes: u64) -> (u64, u64) {
+    let fit = |share| (bytes / share / ROW_BYTES as u64).max(1024);
+    let keys = match asked {
+        None => fit(32).min(LOAD_KEYS),
+        Some(keys) => fit(8).min(keys.into()),
+    };
+    let longer = keys.saturating_sub(LOAD_KEYS) * (ROW_BYTES + size_of::<u64>()) as u64;
+    (keys, bytes - longer)
 }
 
 /// Where the counts of pushes lie that go with a store.
@@ -191,9 +201,12 @@ fn run_cell(args: &CompareArgs, phase: Phase) -> Result<()> {
         .context("a cell without an engine")?;
     let dir = args.dir.clone().context("a cell without a directory")?;
     let cap = args.memory_mib << 20;
-    let fit = (cap / 32 / ROW_BYTES as u64).clamp(1024, LOAD_KEYS);
-    let load_keys = args.load_batch.map_or(fit, u64::from);
-    let memory_bytes = cap - harness_bytes(cap, load_keys);
+    let all = cap - harness_bytes(cap);
+    let (load_keys, beside) = load_batch(args.load_batch, all);
+    let memory_bytes = match phase {
+        Phase::Bulk | Phase::Load => beside,
+        _ => all,
+    };
     let load_keys = usize::try_from(load_keys)?;
     let cell = Cell {
         kind,
