@@ -144,7 +144,7 @@ fn harness_bytes(cap: u64) -> u64 {
 
 /// Keys of a batch of a load, and what an engine has of so many bytes beside a longer one than the usual.
 fn load_batch(asked: Option<u32>, bytes: u64) -> (u64, u64) {
-    let fit = |share| (bytes / share / ROW_BYTES as u64).max(1024);
+    let fit = |share: u64| (bytes / share / ROW_BYTES as u64).max(1024);
     let keys = match asked {
         None => fit(32).min(LOAD_KEYS),
         Some(keys) => fit(8).min(keys.into()),
