@@ -8,6 +8,8 @@
 #[path = "common/small.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]
 mod small;
+#[path = "common/until.rs"]
+mod until;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use std::time::{Duration, Instant};
 use hps::io::sim::SimDisk;
 use hps::*;
 use small::{invalid, options, set, sgd};
+use until::until;
 
 const DIM: usize = 64;
 
@@ -49,11 +52,7 @@ fn wear(store: &Store, table: TableId) {
 }
 
 fn until_compacted(store: &Store) {
-    let since = Instant::now();
-    while store.stats().compactions == 0 {
-        assert!(since.elapsed() < Duration::from_secs(60), "it is held back");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("it is held back no more", || store.stats().compactions > 0);
 }
 
 #[test]

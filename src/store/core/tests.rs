@@ -69,14 +69,19 @@ fn a_signal_is_waited_for_until_it_was_raised_or_a_while() {
     assert!(since.elapsed() >= Duration::from_millis(35), "it was not");
 }
 
-#[test]
-fn a_cut_ends_an_interval_and_holds_younger_rows_back() {
+/// One without tables, in this interval.
+fn shard(interval: u32) -> Shard {
     let cache = Cache::new(&CacheConfig {
         bytes: 1 << 20,
         flush_step: FlushStep::default(),
         range: (0, u64::MAX),
     });
-    let mut shard = Shard::new(7, cache.unwrap());
+    Shard::new(interval, cache.unwrap())
+}
+
+#[test]
+fn a_cut_ends_an_interval_and_holds_younger_rows_back() {
+    let mut shard = shard(7);
     assert_eq!((shard.intervals(), shard.interval_max()), ((7, None), 7));
     assert_eq!(shard.cut(), 7);
     assert_eq!((shard.intervals(), shard.interval_max()), ((8, Some(7)), 7));
@@ -91,12 +96,7 @@ fn a_cut_ends_an_interval_and_holds_younger_rows_back() {
 
 #[test]
 fn a_change_is_waited_for_and_what_others_wait_for_is_none() {
-    let cache = Cache::new(&CacheConfig {
-        bytes: 1 << 20,
-        flush_step: FlushStep::default(),
-        range: (0, u64::MAX),
-    });
-    let cell = ShardCell::new(Shard::new(1, cache.unwrap()));
+    let cell = ShardCell::new(shard(1));
     let seen = cell.changes();
     cell.notify_of_others();
     assert_eq!(cell.changes(), seen);

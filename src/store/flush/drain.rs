@@ -67,7 +67,9 @@ impl Flusher {
     pub fn end_cut(&self) {
         let _writer = self.lock_writer();
         for cell in &self.core.shards {
-            cell.lock().end_cut();
+            let mut shard = cell.lock();
+            shard.end_cut();
+            // Before it is unlocked: whoever finds younger rows that may not be written has seen no change, and is woken.
             cell.notify();
         }
     }

@@ -327,7 +327,6 @@ impl Flusher {
         // changes nothing, and all who find nothing to write would wake each other by it.
         let cell = &self.core.shards[s];
         let seen = cell.changes();
-        let interval_max = cell.lock().interval_max();
         let mut picked = self.pick_cold(self.queues.count());
         if picked.is_empty() {
             picked = self.pick_anything(s);
@@ -343,10 +342,9 @@ impl Flusher {
             return Ok(());
         }
         table.waits_on(stretch, Wait::Room, since);
-        // Rows changed after a running checkpoint's cut wait for its capture; if that was over
-        // meanwhile, nobody may be about to tell it.
+        // Rows changed after a running checkpoint's cut wait for its capture.
         let mut shard = cell.lock();
-        if shard.reclaim(id, 1) == 0 && shard.interval_max() <= interval_max {
+        if shard.reclaim(id, 1) == 0 {
             cell.wait_for_change(&mut shard, seen);
         }
         Ok(())

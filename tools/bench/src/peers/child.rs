@@ -21,7 +21,7 @@ use crate::figures::Latencies;
 use crate::keys::{Draw, Order, load_order};
 use crate::machine::{cpu_seconds, peak_rss_bytes};
 
-/// The same where everything is in memory: hps would put more of them past its cache.
+/// Keys of a batch of a load where everything is in memory: hps would put more of them past its cache.
 const MEMORY_LOAD_KEYS: usize = 2048;
 /// Batches drawn beforehand where everything is in memory.
 const DRAWN: usize = 128;

@@ -134,7 +134,7 @@ pub struct Cell {
     pub warm_seconds: f64,
     /// Seconds of loading at most (phase `Load`).
     pub load_seconds: f64,
-    /// Keys of a batch of a load, at most.
+    /// Keys of a batch of a load (phases `Bulk` and `Load`).
     pub load_keys: usize,
     /// Which key has which rank.
     pub seed: u64,
