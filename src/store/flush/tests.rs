@@ -7,7 +7,7 @@ use super::pick::{FILL_FILES, Picked};
 use crate::store::compact::PICK_FILES;
 use crate::store::core::{ShardCell, Stretch};
 use crate::store::tests::{made, options, set, sgd};
-use crate::units::{mix64, range_of};
+use crate::units::{Slot, mix64, range_of, to_usize};
 use crate::{RuntimeOptions, Store, TableId};
 
 /// A row of 1000 bytes takes 1030 in a file; a file has a MiB.
@@ -266,4 +266,42 @@ fn while_rows_are_put_a_flush_goes_on_until_there_is_room_ahead() {
     assert!(!flusher.is_low());
     drop(fills);
     assert_eq!(flusher.flush_low().unwrap(), 0);
+}
+
+#[test]
+fn a_batch_of_new_rows_has_room_made_ahead_and_one_that_is_read_has_not() {
+    let (store, table) = wide(0, 1);
+    fill(&store, table);
+    let flusher = &store.parts.flusher;
+    let cell = &store.parts.core.shards[0];
+    let in_memory = |key: &u64| {
+        let mut slot = [Slot::NONE];
+        let hash = [mix64(*key)];
+        cell.lock().cache.lookup(table.0 as usize, &hash, &mut slot);
+        slot != [Slot::NONE]
+    };
+    for new in [true, false] {
+        // Some rows may leave, but not for all of the batch.
+        let role = flusher.lock_writer();
+        flusher.write_files(&role, flusher.pick_cold(1)).unwrap();
+        let stats = store.stats();
+        let room = to_usize(stats.capacity_rows - stats.dirty_rows);
+        assert!(room > 0);
+        let first = if new { 1 << 40 } else { 0 };
+        let keys = (first..).filter(|key| !in_memory(key));
+        let keys: Vec<u64> = keys.take(room + 100).collect();
+        std::thread::scope(|scope| {
+            let batch = scope.spawn(|| {
+                let mut rows = vec![0.0; keys.len() * 250];
+                store.pull(table, &keys, &mut rows).map(drop)
+            });
+            while !flusher.is_awaited() {
+                std::thread::yield_now();
+            }
+            assert_eq!(flusher.fills.is(), new);
+            drop(role);
+            batch.join().unwrap().unwrap();
+        });
+        assert!(!flusher.fills.is(), "until the batch has its rows");
+    }
 }

@@ -40,6 +40,7 @@ impl Puller {
     ) -> Result<()> {
         let mut walk = Walk::new(&self.core, (map, cells), shards.clone(), intent);
         let mut stretch = Stretch::default();
+        let mut fill = None;
         loop {
             let step = match walk.step() {
                 Step::Slots(reads) if !reads.is_empty() => {
@@ -53,6 +54,10 @@ impl Puller {
                 Step::Slots(_) => stretch.end(),
                 Step::NoRoom { shard, ordinal } => {
                     let table = map.table(ordinal);
+                    if fill.is_none() && walk.brings_new_rows() {
+                        fill = Some(self.flusher.begin_fill());
+                        self.flusher.look();
+                    }
                     self.flusher.make_room(shard, table, &mut stretch)?;
                 }
                 Step::Done => break,

@@ -20,6 +20,9 @@ const AHEAD_ROWS: usize = 8;
 /// 0.1 ms, and what a thread has asked for keeps the device busy for more than one.
 const SLOT_ROWS: usize = if cfg!(test) { 16 } else { 128 };
 
+/// Rows that came from nowhere for each that is read, or more: then room is made ahead.
+const NEW_FOR_EACH_READ: usize = 4;
+
 /// How far the rows of a shard have slots.
 enum Progress {
     /// All have one.
@@ -50,6 +53,9 @@ pub(super) struct Walk<'w, 'a> {
     shards: Share,
     /// The shard that it has come to.
     at: Option<usize>,
+    /// Keys whose rows have slots, and rows that are read.
+    given: usize,
+    read: usize,
 }
 
 impl<'w, 'a> Walk<'w, 'a> {
@@ -67,7 +73,14 @@ impl<'w, 'a> Walk<'w, 'a> {
             intent,
             shards,
             at: None,
+            given: 0,
+            read: 0,
         }
+    }
+
+    /// Whether so far most rows came from nowhere: room is what such a batch waits for, not the device.
+    pub fn brings_new_rows(&self) -> bool {
+        self.given > self.read * NEW_FOR_EACH_READ
     }
 
     /// Gives slots to some more rows.
@@ -99,8 +112,11 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             reads.pin(&self.core.ssd.file_slots());
             // A promise ends with each row that has its slot.
-            let awaited = shard.are_promises_awaited() && pending.assigned > before;
+            let given = pending.assigned - before;
+            let awaited = shard.are_promises_awaited() && given > 0;
             drop(shard);
+            self.given += given;
+            self.read += reads.len();
             if awaited {
                 cell.notify();
             }
