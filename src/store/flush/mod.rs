@@ -48,7 +48,7 @@ const SMALL_CACHE_BYTES: u64 = 64 << 20;
 const WRITERS: usize = 4;
 const WRITER_DEPTH: usize = 2;
 
-/// Picks that are written without a pause while a put takes room as fast as it is made: then compactions
+/// Picks that are written without a pause while a call takes room as fast as it is made: then compactions
 /// and whoever else wants the writer's role have their turn.
 const FILL_PICKS: usize = 16;
 
@@ -217,7 +217,7 @@ impl Flusher {
             cell.wait(&mut shard);
         }
         drop(shard);
-        // That writer made none here, and another has the role: whoever is in the queue for it ends a put's flush
+        // That writer made none here, and another has the role: whoever is in the queue for it ends a fill's flush
         // after the pick at hand.
         let writer = self.lock_writer();
         let has_room = cell.lock().reclaim(table, 1) > 0;
@@ -364,7 +364,7 @@ impl Flusher {
         let queues = self.queues.count();
         let (mut picks, mut written_before) = (0, 0);
         let mut next = || {
-            // While a put takes room as fast as it is made, a writer that is done begins with the next file and
+            // While a call takes room as fast as it is made, a writer that is done begins with the next file and
             // does not wait for the other; not if it has written nothing: the rows it was given are the other's.
             let written = get(&self.written_bytes);
             let wrote = picks < 2 || written > written_before;
@@ -385,7 +385,7 @@ impl Flusher {
         Ok(written)
     }
 
-    /// Whether a put's flush goes on after so many picks.
+    /// Whether a fill's flush goes on after so many picks.
     fn goes_on(&self, picks: usize) -> bool {
         picks < FILL_PICKS
             && self.fills.is()

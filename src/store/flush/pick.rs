@@ -13,7 +13,7 @@ use crate::mem::{FlushStep, Victim};
 use crate::pages::own_pages;
 use crate::units::{range_of, to_usize};
 
-/// Files' worth of room that a put finds: while it takes two, two are made. A load of 2 M rows of 512 B is 1.07 times
+/// Files' worth of room that a fill finds: while it takes two, two are made. A load of 2 M rows of 512 B is 1.07 times
 /// as fast with four as with two (decision 0044).
 pub(super) const FILL_FILES: usize = 4;
 

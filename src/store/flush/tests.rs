@@ -270,8 +270,8 @@ fn while_rows_are_put_a_flush_goes_on_until_there_is_room_ahead() {
 
 #[test]
 fn a_batch_of_new_rows_has_room_made_ahead_and_one_that_is_read_has_not() {
-    let (store, table) = wide(0, 1);
-    fill(&store, table);
+    const PUSHED: u64 = 16_000;
+    let (store, table) = wide(PUSHED, 1);
     let flusher = &store.parts.flusher;
     let cell = &store.parts.core.shards[0];
     let in_memory = |key: &u64| {
@@ -280,28 +280,28 @@ fn a_batch_of_new_rows_has_room_made_ahead_and_one_that_is_read_has_not() {
         cell.lock().cache.lookup(table.0 as usize, &hash, &mut slot);
         slot != [Slot::NONE]
     };
-    for new in [true, false] {
+    for keys in [0..PUSHED, 1 << 40..1 << 41] {
+        let new = keys.start >= PUSHED;
         // Some rows may leave, but not for all of the batch.
         let role = flusher.lock_writer();
         flusher.write_files(&role, flusher.pick_cold(1)).unwrap();
         let stats = store.stats();
-        let room = to_usize(stats.capacity_rows - stats.dirty_rows);
-        assert!(room > 0);
-        let first = if new { 1 << 40 } else { 0 };
-        let keys = (first..).filter(|key| !in_memory(key));
-        let keys: Vec<u64> = keys.take(room + 100).collect();
+        let wanted = to_usize(stats.capacity_rows - stats.dirty_rows) + 100;
+        let keys: Vec<u64> = keys.filter(|k| !in_memory(k)).take(wanted).collect();
+        assert!(keys.len() == wanted && wanted > 100);
         std::thread::scope(|scope| {
             let batch = scope.spawn(|| {
                 let mut rows = vec![0.0; keys.len() * 250];
                 store.pull(table, &keys, &mut rows).map(drop)
             });
-            while !flusher.is_awaited() {
+            while !flusher.is_awaited() && !batch.is_finished() {
                 std::thread::yield_now();
             }
+            assert!(flusher.is_awaited(), "there was room");
             assert_eq!(flusher.fills.is(), new);
             drop(role);
             batch.join().unwrap().unwrap();
         });
-        assert!(!flusher.fills.is(), "until the batch has its rows");
+        assert!(!flusher.fills.is());
     }
 }

@@ -45,6 +45,7 @@ impl Puller {
             let step = match walk.step() {
                 Step::Slots(reads) if !reads.is_empty() => {
                     stretch.end();
+                    fill = None;
                     self.read_rows(lane, &mut walk, reads, &shards)?
                 }
                 step => step,
@@ -54,8 +55,8 @@ impl Puller {
                 Step::Slots(_) => stretch.end(),
                 Step::NoRoom { shard, ordinal } => {
                     let table = map.table(ordinal);
-                    if fill.is_none() && walk.brings_new_rows() {
-                        fill = Some(self.flusher.begin_fill());
+                    if walk.brings_new_rows() {
+                        fill.get_or_insert_with(|| self.flusher.begin_fill());
                         self.flusher.look();
                     }
                     self.flusher.make_room(shard, table, &mut stretch)?;

@@ -20,8 +20,8 @@ const AHEAD_ROWS: usize = 8;
 /// 0.1 ms, and what a thread has asked for keeps the device busy for more than one.
 const SLOT_ROWS: usize = if cfg!(test) { 16 } else { 128 };
 
-/// Rows that came from nowhere for each that is read, or more: then room is made ahead.
-const NEW_FOR_EACH_READ: usize = 4;
+/// Rows that are nowhere yet for each that is read, or more: room is made ahead of such a batch.
+const NEW_FOR_EACH_READ: usize = 3;
 
 /// How far the rows of a shard have slots.
 enum Progress {
@@ -53,8 +53,8 @@ pub(super) struct Walk<'w, 'a> {
     shards: Share,
     /// The shard that it has come to.
     at: Option<usize>,
-    /// Keys whose rows have slots, and rows that are read.
-    given: usize,
+    /// Rows that got slots so far: those that are nowhere yet, and those that are read.
+    new: usize,
     read: usize,
 }
 
@@ -73,14 +73,14 @@ impl<'w, 'a> Walk<'w, 'a> {
             intent,
             shards,
             at: None,
-            given: 0,
+            new: 0,
             read: 0,
         }
     }
 
-    /// Whether so far most rows came from nowhere: room is what such a batch waits for, not the device.
+    /// Whether most rows so far are new ones: room is what such a batch waits for, not the device.
     pub fn brings_new_rows(&self) -> bool {
-        self.given > self.read * NEW_FOR_EACH_READ
+        self.new > 0 && self.new >= self.read * NEW_FOR_EACH_READ
     }
 
     /// Gives slots to some more rows.
@@ -100,7 +100,8 @@ impl<'w, 'a> Walk<'w, 'a> {
             let cell = &self.core.shards[s];
             let mut shard = cell.lock();
             let mut assign = |shard: &mut Shard, reads: &mut Reads| {
-                assign_slots((self.map, self.intent), (s, shard), pending, reads)
+                let new = &mut self.new;
+                assign_slots((self.map, self.intent), (s, shard), pending, reads, new)
             };
             let mut progress = assign(&mut shard, &mut reads);
             while matches!(progress, Progress::More) && reads.len() < SLOT_ROWS {
@@ -112,10 +113,8 @@ impl<'w, 'a> Walk<'w, 'a> {
             }
             reads.pin(&self.core.ssd.file_slots());
             // A promise ends with each row that has its slot.
-            let given = pending.assigned - before;
-            let awaited = shard.are_promises_awaited() && given > 0;
+            let awaited = shard.are_promises_awaited() && pending.assigned > before;
             drop(shard);
-            self.given += given;
             self.read += reads.len();
             if awaited {
                 cell.notify();
@@ -129,12 +128,13 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 }
 
-/// Gives slots to some missing rows of one table, or to as many as slots are free.
+/// Gives slots to some missing rows of one table, or to as many as slots are free; counts those that are nowhere yet.
 fn assign_slots(
     (map, intent): (&PartMap, Intent),
     (s, shard): (usize, &mut Shard),
     pending: &mut Pending<'_>,
     reads: &mut Reads,
+    new: &mut usize,
 ) -> Progress {
     let missing = std::mem::take(&mut pending.missing);
     let rest = &missing[pending.assigned..];
@@ -174,6 +174,7 @@ fn assign_slots(
                     room = false;
                     break;
                 };
+                *new += usize::from(location.is_none());
                 let count = &mut pending.counts[ordinal as usize];
                 count.0 += u32::from(location.is_some());
                 count.1 += u32::from(location.is_some());
