@@ -268,6 +268,27 @@ fn while_rows_are_put_a_flush_goes_on_until_there_is_room_ahead() {
     assert_eq!(flusher.flush_low().unwrap(), 0);
 }
 
+/// What a batch does that finds no room for all of its rows: whether room is made ahead of it.
+fn is_a_fill(store: &Store, table: TableId, keys: &[u64]) -> bool {
+    let flusher = &store.parts.flusher;
+    let role = flusher.lock_writer();
+    std::thread::scope(|scope| {
+        let batch = scope.spawn(|| {
+            let mut rows = vec![0.0; keys.len() * 250];
+            store.pull(table, keys, &mut rows).map(drop)
+        });
+        while !flusher.is_awaited() && !batch.is_finished() {
+            std::thread::yield_now();
+        }
+        assert!(flusher.is_awaited(), "there was room");
+        let is_a_fill = flusher.fills.is();
+        drop(role);
+        batch.join().unwrap().unwrap();
+        assert!(!flusher.fills.is());
+        is_a_fill
+    })
+}
+
 #[test]
 fn a_batch_of_new_rows_has_room_made_ahead_and_one_that_is_read_has_not() {
     const PUSHED: u64 = 16_000;
@@ -285,23 +306,22 @@ fn a_batch_of_new_rows_has_room_made_ahead_and_one_that_is_read_has_not() {
         // Some rows may leave, but not for all of the batch.
         let role = flusher.lock_writer();
         flusher.write_files(&role, flusher.pick_cold(1)).unwrap();
+        drop(role);
         let stats = store.stats();
         let wanted = to_usize(stats.capacity_rows - stats.dirty_rows) + 100;
         let keys: Vec<u64> = keys.filter(|k| !in_memory(k)).take(wanted).collect();
         assert!(keys.len() == wanted && wanted > 100);
-        std::thread::scope(|scope| {
-            let batch = scope.spawn(|| {
-                let mut rows = vec![0.0; keys.len() * 250];
-                store.pull(table, &keys, &mut rows).map(drop)
-            });
-            while !flusher.is_awaited() && !batch.is_finished() {
-                std::thread::yield_now();
-            }
-            assert!(flusher.is_awaited(), "there was room");
-            assert_eq!(flusher.fills.is(), new);
-            drop(role);
-            batch.join().unwrap().unwrap();
-        });
-        assert!(!flusher.fills.is());
+        assert_eq!(is_a_fill(&store, table, &keys), new);
     }
+}
+
+#[test]
+fn a_batch_that_finds_no_slot_at_all_is_taken_for_one_like_the_last() {
+    let (store, table) = wide(0, 1);
+    fill(&store, table);
+    let keys: Vec<u64> = (1 << 40..(1 << 40) + 100).collect();
+    assert!(
+        is_a_fill(&store, table, &keys),
+        "the last one was of new rows"
+    );
 }

@@ -5,6 +5,8 @@
 //! - A row that was read goes to its slot and to the caller at once. What else was not there at first is copied
 //!   when all rows of the shard are.
 
+use std::sync::atomic::Ordering;
+
 use tracing::field::Empty;
 
 use super::super::core::{Shard, Stretch, Table, add};
@@ -55,7 +57,9 @@ impl Puller {
                 Step::Slots(_) => stretch.end(),
                 Step::NoRoom { shard, ordinal } => {
                     let table = map.table(ordinal);
-                    if walk.brings_new_rows() {
+                    // Before a row has a slot, it is like the last call.
+                    let last = || self.brought_new.load(Ordering::Relaxed);
+                    if walk.brings_new_rows().unwrap_or_else(last) {
                         fill.get_or_insert_with(|| self.flusher.begin_fill());
                         self.flusher.look();
                     }
@@ -65,6 +69,9 @@ impl Puller {
             }
         }
         stretch.end();
+        if let Some(new) = walk.brings_new_rows() {
+            self.brought_new.store(new, Ordering::Relaxed);
+        }
         for s in shards {
             self.copy_ready(map, cells, s);
             let pending = &mut *open(&cells[s]);

@@ -101,6 +101,8 @@ pub struct Puller {
     removing: Mutex<()>,
     /// Whether the last call that copies had to read more than a few of its rows.
     missed: AtomicBool,
+    /// Whether most rows of the last call that brought some in were new ones.
+    brought_new: AtomicBool,
     reads: AtomicU64,
     read_bytes: AtomicU64,
 }
@@ -133,6 +135,7 @@ impl Puller {
             prefetches: PrefetchQueue::default(),
             removing: Mutex::new(()),
             missed: AtomicBool::new(false),
+            brought_new: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
         }

@@ -78,9 +78,10 @@ impl<'w, 'a> Walk<'w, 'a> {
         }
     }
 
-    /// Whether most rows so far are new ones: room is what such a batch waits for, not the device.
-    pub fn brings_new_rows(&self) -> bool {
-        self.new > 0 && self.new >= self.read * NEW_FOR_EACH_READ
+    /// Whether most rows so far are new ones: room is what such a batch waits for, not the device. `None` where none is
+    /// new or read.
+    pub fn brings_new_rows(&self) -> Option<bool> {
+        (self.new + self.read > 0).then_some(self.new >= self.read * NEW_FOR_EACH_READ)
     }
 
     /// Gives slots to some more rows.
