@@ -268,7 +268,7 @@ fn while_rows_are_put_a_flush_goes_on_until_there_is_room_ahead() {
     assert_eq!(flusher.flush_low().unwrap(), 0);
 }
 
-/// What a batch does that finds no room for all of its rows: whether room is made ahead of it.
+/// Pulls keys for whose rows there is no room, while nobody can make any: is room made ahead of the batch?
 fn is_a_fill(store: &Store, table: TableId, keys: &[u64]) -> bool {
     let flusher = &store.parts.flusher;
     let role = flusher.lock_writer();
@@ -295,21 +295,20 @@ fn a_batch_of_new_rows_has_room_made_ahead_and_one_that_is_read_has_not() {
     let (store, table) = wide(PUSHED, 1);
     let flusher = &store.parts.flusher;
     let cell = &store.parts.core.shards[0];
-    let in_memory = |key: &u64| {
-        let mut slot = [Slot::NONE];
-        let hash = [mix64(*key)];
-        cell.lock().cache.lookup(table.0 as usize, &hash, &mut slot);
-        slot != [Slot::NONE]
-    };
-    for keys in [0..PUSHED, 1 << 40..1 << 41] {
-        let new = keys.start >= PUSHED;
+    for (first, new) in [(0, false), (1 << 40, true)] {
         // Some rows may leave, but not for all of the batch.
         let role = flusher.lock_writer();
         flusher.write_files(&role, flusher.pick_cold(1)).unwrap();
         drop(role);
         let stats = store.stats();
         let wanted = to_usize(stats.capacity_rows - stats.dirty_rows) + 100;
-        let keys: Vec<u64> = keys.filter(|k| !in_memory(k)).take(wanted).collect();
+        let keys = first..first + PUSHED;
+        let hashes: Vec<u64> = keys.clone().map(mix64).collect();
+        let mut slots = vec![Slot::NONE; hashes.len()];
+        let id = table.0 as usize;
+        cell.lock().cache.lookup(id, &hashes, &mut slots);
+        let away = keys.zip(slots).filter(|(_, slot)| *slot == Slot::NONE);
+        let keys: Vec<u64> = away.map(|(key, _)| key).take(wanted).collect();
         assert!(keys.len() == wanted && wanted > 100);
         assert_eq!(is_a_fill(&store, table, &keys), new);
     }
