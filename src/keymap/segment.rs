@@ -212,25 +212,28 @@ impl Segment {
         if end.is_multiple_of(BLOCK_ENTRIES) {
             self.blocks[end / BLOCK_ENTRIES] = pool.take();
         }
-        // Each is needed when the one before is done.
-        for number in &self.blocks[at / BLOCK_ENTRIES..=end / BLOCK_ENTRIES] {
+        let (first, last) = (at / BLOCK_ENTRIES, end / BLOCK_ENTRIES);
+        // Each is needed when the one behind it is done.
+        for number in self.blocks[first..=last].iter().rev() {
             pool.get(*number).into_iter().for_each(prefetch_line_of);
         }
-        let mut from = at % BLOCK_ENTRIES;
-        let mut carried = entry;
-        for (i, number) in self.blocks[..=end / BLOCK_ENTRIES].iter().enumerate() {
-            if i < at / BLOCK_ENTRIES {
-                continue;
-            }
-            let Some(block) = pool.get_mut(*number) else {
+        let mut to = end % BLOCK_ENTRIES;
+        for i in (first + 1..=last).rev() {
+            let Some(before) = pool.get(self.blocks[i - 1]) else {
                 return;
             };
-            let to = (end - i * BLOCK_ENTRIES).min(BLOCK_ENTRIES - 1);
-            let out = block[to];
+            let carried = before[BLOCK_ENTRIES - 1];
+            let Some(block) = pool.get_mut(self.blocks[i]) else {
+                return;
+            };
+            block.copy_within(..to, 1);
+            block[0] = carried;
+            to = BLOCK_ENTRIES - 1;
+        }
+        if let Some(block) = pool.get_mut(self.blocks[first]) {
+            let from = at % BLOCK_ENTRIES;
             block.copy_within(from..to, from + 1);
-            block[from] = carried;
-            carried = out;
-            from = 0;
+            block[from] = entry;
         }
     }
 

@@ -1,6 +1,6 @@
 //! How are the rows of a checkpoint's cut written while training goes on?
 
-use super::{Flusher, WriterGuard};
+use super::{Flusher, Team, WriterGuard};
 use crate::error::{Error, Result};
 
 impl Flusher {
@@ -31,8 +31,11 @@ impl Flusher {
                 all = picked.is_none();
                 picked
             };
-            let queues = self.queues.count();
-            let (written, result) = self.write_all(&writer, queues, &mut next);
+            let team = Team {
+                threads: self.queues.count(),
+                ..Team::ONE
+            };
+            let (written, result) = self.write_all(&writer, team, &mut next);
             rows += written;
             result?;
             if picks > 0 {

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::FILL_PICKS;
 use super::pick::{FILL_FILES, Picked};
 use crate::store::compact::PICK_FILES;
 use crate::store::core::{ShardCell, Stretch};
@@ -266,6 +267,20 @@ fn while_rows_are_put_a_flush_goes_on_until_there_is_room_ahead() {
     assert!(!flusher.is_low());
     drop(fills);
     assert_eq!(flusher.flush_low().unwrap(), 0);
+}
+
+/// It has one thread, and went on with that while whoever needed room waited.
+#[test]
+fn a_flush_that_began_before_a_fill_ends_after_its_pick() {
+    let (store, table) = wide(0, 1);
+    fill(&store, table);
+    let flusher = &store.parts.flusher;
+    assert!(!flusher.goes_on(false, 1), "nobody takes room");
+    let fills = flusher.begin_fill();
+    assert!(flusher.goes_on(true, 1) && !flusher.goes_on(false, 1));
+    assert!(!flusher.goes_on(true, FILL_PICKS), "others have their turn");
+    drop(fills);
+    assert!(!flusher.goes_on(true, 1), "the fill has ended");
 }
 
 /// Pulls keys for whose rows there is no room, while nobody can make any: is room made ahead of the batch?
