@@ -1,6 +1,6 @@
 //! How are the rows of a checkpoint's cut written while training goes on?
 
-use super::{Flusher, Team, WriterGuard};
+use super::{Flusher, WriterGuard};
 use crate::error::{Error, Result};
 
 impl Flusher {
@@ -31,11 +31,8 @@ impl Flusher {
                 all = picked.is_none();
                 picked
             };
-            let team = Team {
-                threads: self.queues.count(),
-                ..Team::ONE
-            };
-            let (written, result) = self.write_all(&writer, team, &mut next);
+            let queues = self.queues.count();
+            let (written, result) = self.write_all(&writer, queues, &mut next);
             rows += written;
             result?;
             if picks > 0 {

@@ -36,47 +36,22 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// How long it stays away after an error, so that it does not spin.
 const AFTER_ERROR: Duration = Duration::from_millis(500);
 
-/// Buffers of the writer's queue where one file is written at a time.
+/// Buffers of the writer's queue where one file is written at a time, and the most bytes of one.
 const WRITE_DEPTH: usize = 4;
-/// Bytes of a buffer. With twice as much a store of 1 GiB has 11 000 rows of 512 B fewer.
-const WRITE_BYTES_MAX: usize = 512 << 10;
+const WRITE_BYTES_MAX: usize = 768 << 10;
 /// Below, buffers for more files would take too many rows their slots.
 const SMALL_CACHE_BYTES: u64 = 64 << 20;
 /// Files that a checkpoint writes at the same time, and the buffers of each. Measured (2 cores,
 /// ext4, where the requests that make a file longer wait for each other): 2 files of 4 buffers
-/// 1.82 M rows/s, 4 of 2 2.11 M (512 B a row, median of 3). A third buffer, all of them smaller: decision 0063.
+/// 1.82 M rows/s, 4 of 2 2.11 M (512 B a row, median of 3). Three smaller ones: decision 0063. With twice their bytes a
+/// store of 1 GiB has 11 000 rows of 512 B fewer.
 const WRITERS: usize = 4;
 const WRITER_DEPTH: usize = 3;
-
-/// Files that are written at the same time while a call takes room as fast as it is made: with two, processors are idle
-/// where both wait for the device (decision 0063).
-const FILL_WRITERS: usize = 3;
+const WRITER_BYTES_MAX: usize = 512 << 10;
 
 /// Picks that are written without a pause while a call takes room as fast as it is made: then compactions
 /// and whoever else wants the writer's role have their turn.
 const FILL_PICKS: usize = 16;
-
-/// Threads that write files.
-#[derive(Clone, Copy, Debug)]
-struct Team {
-    /// As many, or as the first pick has files where these are more.
-    threads: usize,
-    /// Those beyond end as soon as somebody asks for rows: they would take the processor from whoever trains.
-    steady: usize,
-}
-
-impl Team {
-    /// Of one thread, or one for each file of a pick.
-    const ONE: Team = Team {
-        threads: 1,
-        steady: PICK_FILES,
-    };
-    /// While rows come in as fast as there is room.
-    const FILL: Team = Team {
-        threads: FILL_WRITERS,
-        steady: FILL_WRITERS,
-    };
-}
 
 /// The writer's role, held: nobody else writes rows that are in memory.
 #[derive(Debug)]
@@ -147,16 +122,14 @@ impl Flusher {
     /// `Io` when one can't be made.
     pub fn new(core: &Arc<Core>, compactor: &Arc<Compactor>) -> Result<Flusher> {
         let (ssd, options) = (&core.ssd, &core.options);
-        let cache = to_usize(options.cache_bytes);
-        let bytes = (cache / 64)
-            .clamp(16 << 10, WRITE_BYTES_MAX)
-            .next_multiple_of(4096);
         // More files than one keep the device busy while the first is put in its place.
         let small = options.cache_bytes < SMALL_CACHE_BYTES;
-        let (writers, depth) = match options.inline || small {
-            true => (1, WRITE_DEPTH),
-            false => (WRITERS, WRITER_DEPTH),
+        let (writers, depth, most) = match options.inline || small {
+            true => (1, WRITE_DEPTH, WRITE_BYTES_MAX),
+            false => (WRITERS, WRITER_DEPTH, WRITER_BYTES_MAX),
         };
+        let cache = to_usize(options.cache_bytes);
+        let bytes = (cache / 64).clamp(16 << 10, most).next_multiple_of(4096);
         let queue = |_| {
             let queue = ssd.io.engine.queue(depth, bytes);
             queue.map_err(|e| Error::io("make a submission queue for", ssd.root.path(), e))
@@ -385,11 +358,10 @@ impl Flusher {
             return Ok(0);
         }
         self.compactor.wait_for_space();
+        let began_filled = self.fills.is();
         let writer = self.lock_writer();
         self.core.ssd.check_writable()?;
         let queues = self.queues.count();
-        let begun = self.fills.is();
-        let team = if begun { Team::FILL } else { Team::ONE };
         let (mut picks, mut written_before) = (0, 0);
         let mut next = || {
             // While a call takes room as fast as it is made, a writer that is done begins with the next file and
@@ -401,12 +373,13 @@ impl Flusher {
                 // Before compaction is asked whether there are too many files.
                 self.compactor.files_were_added();
             }
-            let more = picks == 0 || wrote && self.goes_on(begun, picks);
+            let more = picks == 0 || wrote && self.goes_on(began_filled, picks);
             picks += 1;
             let picked = more.then(|| self.pick_cold(queues));
             picked.filter(|picked| !picked.is_empty())
         };
-        let written = self.write_picks(&writer, team, &mut next)?;
+        let threads = if began_filled { PICK_FILES } else { 1 };
+        let written = self.write_picks(&writer, threads, &mut next)?;
         drop(writer);
         self.after_flush(written);
         Ok(written)

@@ -3,7 +3,6 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::FILL_PICKS;
 use super::pick::{FILL_FILES, Picked};
 use crate::store::compact::PICK_FILES;
 use crate::store::core::{ShardCell, Stretch};
@@ -269,18 +268,31 @@ fn while_rows_are_put_a_flush_goes_on_until_there_is_room_ahead() {
     assert_eq!(flusher.flush_low().unwrap(), 0);
 }
 
-/// It has one thread, and went on with that while whoever needed room waited.
+/// It has a thread for each file of its pick, which may be one, and went on with that while whoever needed room waited.
 #[test]
 fn a_flush_that_began_before_a_fill_ends_after_its_pick() {
     let (store, table) = wide(0, 1);
     fill(&store, table);
     let flusher = &store.parts.flusher;
-    assert!(!flusher.goes_on(false, 1), "nobody takes room");
-    let fills = flusher.begin_fill();
-    assert!(flusher.goes_on(true, 1) && !flusher.goes_on(false, 1));
-    assert!(!flusher.goes_on(true, FILL_PICKS), "others have their turn");
+    let role = flusher.lock_writer();
+    let one = rows(&flusher.pick_cold(1)) as u64;
+    let (fills, written) = std::thread::scope(|scope| {
+        let flush = scope.spawn(|| flusher.flush_low());
+        while flusher.queued.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let fills = flusher.begin_fill();
+        drop(role);
+        (fills, flush.join().unwrap().unwrap())
+    });
+    assert!(
+        written > 0 && written <= one,
+        "{written} rows, {one} at a time"
+    );
+    assert!(flusher.is_low(), "there is no room ahead yet");
+    assert!(flusher.flush_low().unwrap() >= one, "the next one goes on");
+    assert!(!flusher.is_low());
     drop(fills);
-    assert!(!flusher.goes_on(true, 1), "the fill has ended");
 }
 
 /// Pulls keys for whose rows there is no room, while nobody can make any: is room made ahead of the batch?

@@ -5,9 +5,10 @@
 use std::collections::VecDeque;
 use std::sync::PoisonError;
 
+use super::super::compact::PICK_FILES;
 use super::super::core::{Shard, add, point};
 use super::pick::Picked;
-use super::{Flusher, Team, WriterGuard};
+use super::{Flusher, WriterGuard};
 use crate::error::Result;
 use crate::io::Queue;
 use crate::mem::Victim;
@@ -98,24 +99,25 @@ impl Flusher {
     /// `NoSpace`, `Io`, `Poisoned`; the rows of files that failed are dirty again.
     pub(super) fn write_files(&self, writer: &WriterGuard<'_>, picked: Vec<Picked>) -> Result<u64> {
         let mut picked = Some(picked);
-        self.write_picks(writer, Team::ONE, &mut || picked.take())
+        self.write_picks(writer, 1, &mut || picked.take())
     }
 
-    /// As [`Flusher::write_files`], with all that `next` picks until it picks nothing.
+    /// As [`Flusher::write_files`], with all that `next` picks until it picks nothing, by so many threads or
+    /// more.
     ///
     /// # Errors
     /// As of that.
     pub(super) fn write_picks(
         &self,
         writer: &WriterGuard<'_>,
-        team: Team,
+        threads: usize,
         next: &mut (dyn FnMut() -> Option<Vec<Picked>> + Send),
     ) -> Result<u64> {
         let mark = self.core.changes.mark();
         // Between a cut and its capture only rows are written that are the checkpoint's. Neither comes
         // to its end meanwhile: the writer's role is held.
         let (_, frozen) = self.core.shards[0].lock().intervals();
-        let (written, result) = self.write_all(writer, team, next);
+        let (written, result) = self.write_all(writer, threads, next);
         if written > 0 {
             // Also where another file failed: these rows are dirty no more.
             add(&self.flushes, 1);
@@ -131,12 +133,14 @@ impl Flusher {
     }
 
     /// Writes what `next` picks until it picks nothing: files of one pick at the same time, and the
-    /// next pick's while those are still being written. Returns the rows that were written, and as
-    /// [`Flusher::write_files`] the error of the first file that failed; no other was begun after it.
+    /// next pick's while those are still being written; by so many threads, or as many as the first
+    /// pick has files where these are more. Those beyond [`PICK_FILES`] end as soon as somebody asks
+    /// for rows. Returns the rows that were written, and as [`Flusher::write_files`] the error of the
+    /// first file that failed; no other was begun after it.
     pub(super) fn write_all(
         &self,
         _writer: &WriterGuard<'_>,
-        team: Team,
+        threads: usize,
         next: &mut (dyn FnMut() -> Option<Vec<Picked>> + Send),
     ) -> (u64, Result<()>) {
         if let Err(poisoned) = self.core.ssd.check_writable() {
@@ -146,7 +150,7 @@ impl Flusher {
             Some(picked) => self.jobs_of(picked),
             None => return (0, Ok(())),
         };
-        let mut taken = self.queues.take(team.threads.max(jobs.len()));
+        let mut taken = self.queues.take(threads.max(jobs.len()));
         let work = Mutex::new((jobs, Some(next)));
         let open = || work.lock().unwrap_or_else(PoisonError::into_inner);
         let take = || {
@@ -167,6 +171,7 @@ impl Flusher {
             }
             work.0.pop_front()
         };
+        // More writers than one pick has files would take the processor from whoever trains.
         let asked = || self.core.demand.asked();
         let before = asked();
         let write = |queue: &mut dyn Queue, spare: bool| -> (u64, Result<()>) {
@@ -187,7 +192,7 @@ impl Flusher {
         };
         let write = &write;
         let writers = taken.queues.iter_mut().zip(0..);
-        let writers = writers.map(|(queue, i)| move || write(&mut **queue, i >= team.steady));
+        let writers = writers.map(|(queue, i)| move || write(&mut **queue, i >= PICK_FILES));
         let outcomes = by_team("hps-write", writers);
         let written = outcomes.iter().map(|(written, _)| written).sum();
         let result = outcomes.into_iter().try_for_each(|(_, result)| result);
