@@ -57,7 +57,7 @@ pulse_seconds=300
 # Not to be found in the log of a stage.
 exec 3>&1
 # What `hps-bench --tiny all` has to report, each name as often as it is here.
-workloads="pull-hit push-hit train-memory first-touch load pull-miss train train reopen reopen-killed
+workloads="pull-hit push-hit train-memory first-touch load load-push pull-miss train train reopen reopen-killed
   warm-restart warm-restart-training
   checkpoint checkpoint-beside checkpoint-beside-disk compaction index growth-pull-hit-4000
   growth-pull-miss-4000 growth-pull-hit-8000 growth-pull-miss-8000 growth-pull-hit-16000

@@ -59,7 +59,7 @@ _hps__bench() {
 
     case "${cmd}" in
         hps__bench)
-            opts="-h -V --rows --dim --optimizer --batch --zipf --cache-mib --memory-mib --threads --seconds --warmup-seconds --rounds --dir --keep --seed --depth --checkpoint-every --churn-seconds --shards --io-depth --data-dir --file-mib --space-bound --tiny --json --plot --trace --child --help --version load pull-hit push-hit pull-miss tables train train-memory first-touch checkpoint reopen warm-restart compaction index growth w1 w2a w2b w3 w4 w5 all replay hot-table etc memory paired help"
+            opts="-h -V --rows --dim --optimizer --batch --zipf --cache-mib --memory-mib --threads --seconds --warmup-seconds --rounds --dir --keep --seed --depth --checkpoint-every --churn-seconds --shards --io-depth --data-dir --file-mib --space-bound --tiny --json --plot --trace --child --help --version load load-push pull-hit push-hit pull-miss tables train train-memory first-touch checkpoint reopen warm-restart compaction index growth w1 w2a w2b w3 w4 w5 all replay hot-table etc memory paired help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -182,6 +182,8 @@ pub enum Command {
 pub enum Name {
     /// Every row once, in random order, with a closing checkpoint.
     Load,
+    /// The same by prefetches, one call ahead, and pushes.
+    LoadPush,
     /// Pulls of resident rows, uniform.
     PullHit,
     /// Pushes to resident rows, uniform.
@@ -306,7 +308,7 @@ impl Args {
                 Name::W5 => add(&[Name::Reopen], self.zipf),
                 Name::All => {
                     add(&MEMORY, self.zipf);
-                    add(&[Name::Load, Name::PullMiss], self.zipf);
+                    add(&[Name::Load, Name::LoadPush, Name::PullMiss], self.zipf);
                     add(&[Name::Train], 0.99);
                     add(&[Name::Train], 1.2);
                     add(&ALONE, self.zipf);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use hps::{PutRows, Store, TableId, mix64};
+use hps::{PutRows, Store, TableId, Ticket, Update, mix64};
 use serde_json::{Value, json};
 
 use super::args::{Args, Settings};
@@ -149,31 +149,21 @@ impl Fixture {
         let _missing = fs::remove_file(self.root.join(DESCRIPTION));
         let path = self.rows();
         let _missing = fs::remove_dir_all(&path);
-        let cache = settings.cache_for(index_bytes(settings.rows))?;
-        let created = settings.create_options(&path)?;
-        let store =
-            Store::create(&path, created, settings.options(cache)).context("make a store")?;
-        let table = store.create_table(&settings.descriptor)?;
-        let (since, cpu) = (Instant::now(), machine::cpu_seconds());
-        let batches = fill(&store, table, settings)?;
-        let put_seconds = since.elapsed().as_secs_f64();
-        let put_cpu_seconds = machine::cpu_seconds() - cpu;
-        store.checkpoint(1, &[]).context("the closing checkpoint")?;
-        let seconds = since.elapsed().as_secs_f64();
-        let stats = store.stats();
-        store.close()?;
+        let loaded = load_at(&path, settings, fill)?;
         let told = json!({
             "store": description(settings),
-            "index_bytes": stats.index_bytes,
+            "index_bytes": loaded.stats.index_bytes,
         });
         fs::write(self.root.join(DESCRIPTION), told.to_string())?;
-        Ok(Loaded {
-            put_seconds,
-            seconds,
-            batches,
-            put_cpu_seconds,
-            stats,
-        })
+        Ok(loaded)
+    }
+
+    /// Makes a store of the same rows that no other workload uses, as `load-push` does.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn load_by_push(&self, settings: &Settings) -> Result<Loaded> {
+        load_at(&self.scratch(), settings, push_all)
     }
 
     /// Files of rows of a store, for reads in no order.
@@ -258,6 +248,58 @@ pub fn random_rows(rows: usize, row_f32s: usize, seed: u64) -> Vec<f32> {
 /// What the store says.
 pub fn fill(store: &Store, table: TableId, settings: &Settings) -> Result<Vec<f64>> {
     put_all(store, table, settings, settings.batch * 2)
+}
+
+/// Makes a store, with all rows as they are filled in and a closing checkpoint.
+fn load_at(
+    path: &Path,
+    settings: &Settings,
+    fill: impl FnOnce(&Store, TableId, &Settings) -> Result<Vec<f64>>,
+) -> Result<Loaded> {
+    let cache = settings.cache_for(index_bytes(settings.rows))?;
+    let created = settings.create_options(path)?;
+    let store = Store::create(path, created, settings.options(cache)).context("make a store")?;
+    let table = store.create_table(&settings.descriptor)?;
+    let (since, cpu) = (Instant::now(), machine::cpu_seconds());
+    let batches = fill(&store, table, settings)?;
+    let put_seconds = since.elapsed().as_secs_f64();
+    let put_cpu_seconds = machine::cpu_seconds() - cpu;
+    store.checkpoint(1, &[]).context("the closing checkpoint")?;
+    let seconds = since.elapsed().as_secs_f64();
+    let stats = store.stats();
+    store.close()?;
+    Ok(Loaded {
+        put_seconds,
+        seconds,
+        batches,
+        put_cpu_seconds,
+        stats,
+    })
+}
+
+/// Pushes every row once, whole and new, in random order; the next call's rows are asked for before a call's are
+/// waited for. The seconds of each call.
+fn push_all(store: &Store, table: TableId, settings: &Settings) -> Result<Vec<f64>> {
+    let (batch, width) = (settings.batch * 2, settings.descriptor.row_f32s());
+    let values = random_rows(batch, width, settings.seed);
+    let mut calls = load_order(settings.rows, settings.seed, batch);
+    let mut ask = || -> Result<Option<(usize, Ticket)>> {
+        let Some(keys) = calls.next() else {
+            return Ok(None);
+        };
+        Ok(Some((keys.len(), store.prefetch(table, &keys)?)))
+    };
+    let mut times = Vec::new();
+    let mut asked = ask()?;
+    while let Some((rows, ticket)) = asked {
+        let since = Instant::now();
+        asked = ask()?;
+        let lease = ticket.wait()?;
+        store.push(&lease, Update::rows(&values[..rows * width]))?;
+        drop(lease);
+        times.push(since.elapsed().as_secs_f64());
+    }
+    Ok(times)
 }
 
 /// Bytes of rows in one put of [`fill_in_memory`], at most: with an eighth of a file far from as many as go past the cache.

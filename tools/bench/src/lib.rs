@@ -70,6 +70,7 @@ fn measure(args: &Args) -> Result<()> {
                 }
             }
             Name::Load => workloads::load::run(&mut context)?,
+            Name::LoadPush => workloads::load::run_push(&mut context)?,
             Name::PullMiss => workloads::disk::pull_miss(&mut context)?,
             Name::Tables => workloads::tables::run(&mut context)?,
             Name::Train => workloads::disk::train(&mut context, job.zipf)?,

@@ -93,6 +93,16 @@ fn a_call_for_26_tables_is_measured_beside_one_for_one_table() {
 }
 
 #[test]
+fn a_load_by_pushes_writes_each_row_and_reads_none() {
+    let found = objects(&bench(&["load-push", "--json"]));
+    assert_eq!(names(&found), ["load-push"]);
+    check_required(&found[0]);
+    assert!(figure(&found[0], "write_amplification/median") >= 1.0);
+    assert_eq!(found[0]["index_keys"], 20_000);
+    assert_eq!(found[0]["device_reads"], 0, "no row was there before");
+}
+
+#[test]
 fn out_of_memory_workloads_read_and_the_plot_is_drawn() {
     let dir = tempfile::tempdir().unwrap();
     let plot = dir.path().join("plot.svg");

@@ -1,13 +1,15 @@
-//! How fast is every row stored once, in random order, with a closing checkpoint? `load`.
+//! How fast is every row stored once, in random order, with a closing checkpoint? `load` by puts, `load-push` by
+//! prefetches and pushes.
 //!
 //! - Useful bytes are the rows' own; the limit is what the device takes of as many bytes in as many files, synced,
 //!   each round measured before the load.
-//! - The store of the last round stays for the other workloads.
+//! - The store of the last round of `load` stays for the other workloads.
 
 use anyhow::Result;
 
 use crate::context::{Context, holdings};
 use crate::figures::Latencies;
+use crate::fixture::Loaded;
 use crate::machine;
 use crate::report::Outcome;
 
@@ -16,16 +18,34 @@ use crate::report::Outcome;
 /// # Errors
 /// What the store says.
 pub fn run(context: &mut Context) -> Result<()> {
+    measure(context, "load", |c| c.fixture.load(&c.settings))
+}
+
+/// Loads one by prefetches and pushes once per round.
+///
+/// # Errors
+/// What the store says.
+pub fn run_push(context: &mut Context) -> Result<()> {
+    measure(context, "load-push", |c| {
+        c.fixture.load_by_push(&c.settings)
+    })
+}
+
+fn measure(
+    context: &mut Context,
+    name: &'static str,
+    load: impl Fn(&Context) -> Result<Loaded>,
+) -> Result<()> {
     let s = &context.settings;
-    let mut outcome = Outcome::new("load", "bytes written to synced files / row bytes");
+    let mut outcome = Outcome::new(name, "bytes written to synced files / row bytes");
     let row_bytes = s.row_bytes() as f64;
     let (mut before_checkpoint, mut amplification) = (Vec::new(), Vec::new());
     let mut peak = 0;
     for round in 0..s.rounds {
-        context.notes.say(&format!("load: round {}", round + 1));
+        context.notes.say(&format!("{name}: round {}", round + 1));
         let write = context.synced_write(s.rows * s.row_bytes() as u64)?;
         machine::reset_peak_rss();
-        let loaded = context.fixture.load(s)?;
+        let loaded = load(context)?;
         peak = machine::peak_rss_bytes().max(peak);
         let rate = s.rows as f64 / loaded.seconds;
         outcome.round(rate, write.per_second / row_bytes);
