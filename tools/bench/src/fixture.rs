@@ -282,18 +282,15 @@ fn load_at(
 fn push_all(store: &Store, table: TableId, settings: &Settings) -> Result<Vec<f64>> {
     let (batch, width) = (settings.batch * 2, settings.descriptor.row_f32s());
     let values = random_rows(batch, width, settings.seed);
-    let mut calls = load_order(settings.rows, settings.seed, batch);
-    let mut ask = || -> Result<Option<(usize, Ticket)>> {
-        let Some(keys) = calls.next() else {
-            return Ok(None);
-        };
-        Ok(Some((keys.len(), store.prefetch(table, &keys)?)))
+    let ask = |keys: Vec<u64>| -> Result<(usize, Ticket)> {
+        Ok((keys.len(), store.prefetch(table, &keys)?))
     };
+    let mut calls = load_order(settings.rows, settings.seed, batch).map(ask);
     let mut times = Vec::new();
-    let mut asked = ask()?;
+    let mut asked = calls.next().transpose()?;
     while let Some((rows, ticket)) = asked {
         let since = Instant::now();
-        asked = ask()?;
+        asked = calls.next().transpose()?;
         let lease = ticket.wait()?;
         store.push(&lease, Update::rows(&values[..rows * width]))?;
         drop(lease);
