@@ -43,7 +43,7 @@ cuts=${HPS_CHECK_CUTS:-20}
 # Every member of the workspace with every feature but hps-bench's `peers`; see above.
 workspace=(--workspace --features hps/sim)
 # Workloads of each kind of the crash test, half of them new; `cargo test` runs the first 30 at most.
-workloads_all=${HPS_CRASH_WORKLOADS:-200}
+workloads_all=${HPS_CRASH_WORKLOADS:-120}
 unset HPS_CRASH_WORKLOADS
 workloads_tested=30
 # Logs of the stages, and all that was left out.

@@ -215,6 +215,12 @@ impl Cache {
         self.counts.dirty
     }
 
+    /// Those of a table.
+    #[must_use]
+    pub fn dirty_of(&self, table: usize) -> usize {
+        self.rows.tables.get(table).map_or(0, |t| t.counts.dirty)
+    }
+
     /// Slots that hold the state of a row at a checkpoint's cut.
     #[must_use]
     pub fn frozen_copies(&self) -> usize {

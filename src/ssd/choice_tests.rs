@@ -68,7 +68,8 @@ mod sorted {
                 return inputs;
             }
         }
-        if current > bound + limits.slack_bytes() || limits.force {
+        let there_soon = current + limits.coming_bytes;
+        if there_soon > bound + limits.slack_bytes() || limits.force {
             let mut order: Vec<&Candidate> = files.iter().filter(|f| share(f) < below).collect();
             by_share(&mut order);
             let inputs = take(&order, limits.file_bytes);
@@ -120,6 +121,7 @@ fn the_choice_is_that_of_sorting_everything_and_never_missed_by_the_sums() {
             file_bytes: 1000,
             directories: 1 + random.below(4),
             force: random.below(4) == 0,
+            coming_bytes: random.below(3) * random.below(40_000),
         };
         let count = random.below(200);
         let equal = random.below(4) == 0;
@@ -170,6 +172,7 @@ fn compaction_starts_before_anybody_waits_for_it() {
         file_bytes,
         directories,
         force: false,
+        coming_bytes: 0,
     };
     // Half a file, or 16 MiB, for all directories together.
     assert_eq!(limits(8 * MIB, 1).slack_bytes(), 4 * MIB);
@@ -179,6 +182,40 @@ fn compaction_starts_before_anybody_waits_for_it() {
     assert_eq!(limits.hard_bytes(100 * MIB), (200 + 32) * MIB);
     assert_eq!(limits.files_hard(640 * MIB), 20 + 60);
     assert_eq!(limits.files_max(640 * MIB), 20 + 12);
+}
+
+#[test]
+fn room_for_what_is_coming_is_made_before_it_is_there_and_waited_for_only_then() {
+    const MIB: u64 = 1 << 20;
+    let limits = |coming_bytes| Limits {
+        space_bound: 2.0,
+        file_bytes: 32 * MIB,
+        directories: 1,
+        force: false,
+        coming_bytes,
+    };
+    let file = |number, live_bytes| Candidate {
+        number: FileNumber(number),
+        bytes: 32 * MIB,
+        live_bytes,
+    };
+    // 64 MiB current, 40 live: 16 and the slack of 16 are left.
+    let files = [file(1, 32 * MIB), file(2, 8 * MIB)];
+    let due = |limits| may_be_due(64 * MIB, 40 * MIB, 2, &limits);
+    for (coming, chosen) in [
+        (0, false),
+        (31 * MIB, false),
+        (33 * MIB, true),
+        (u64::MAX, true),
+    ] {
+        let limits = limits(coming);
+        let expected: &[FileNumber] = if chosen { &[FileNumber(2)] } else { &[] };
+        assert_eq!(choose(&files, &limits), expected, "{coming} bytes");
+        assert_eq!(due(limits), chosen, "{coming} bytes");
+        assert_eq!(limits.hard_bytes(40 * MIB), 112 * MIB);
+    }
+    // Files that are live for the most part stay, whatever is coming.
+    assert!(choose(&[file(1, 32 * MIB), file(2, 16 * MIB)], &limits(u64::MAX)).is_empty());
 }
 
 const FILES: u64 = 100_000;
@@ -271,6 +308,7 @@ fn what_a_flush_asks_of_a_hundred_thousand_files_takes_no_walk() {
         file_bytes: 32 << 20,
         directories: 4,
         force: false,
+        coming_bytes: 0,
     };
     let timed = |times: u32, work: &mut dyn FnMut()| {
         let since = Instant::now();

@@ -37,6 +37,8 @@ pub struct Limits {
     pub directories: u64,
     /// Any file with a stale entry is worth rewriting (a compaction asked for by the user).
     pub force: bool,
+    /// Bytes that a running checkpoint is about to write: their room is made as if they were there.
+    pub coming_bytes: u64,
 }
 
 /// Most inputs of one compaction: bounds its memory.
@@ -68,6 +70,12 @@ impl Limits {
         self.bound_bytes(live_bytes) + SLACK_BYTES_MAX
     }
 
+    /// Whether stale files are rewritten where so many bytes are current.
+    fn is_over(&self, current_bytes: u64, live_bytes: u64) -> bool {
+        let begins = self.bound_bytes(live_bytes) + self.slack_bytes();
+        current_bytes.saturating_add(self.coming_bytes) > begins
+    }
+
     fn bound_bytes(&self, live_bytes: u64) -> u64 {
         let bound = live_bytes as f64 * self.space_bound;
         // A float to u64 cast saturates; live bytes are far below 2^53.
@@ -94,7 +102,7 @@ impl Limits {
 pub fn choose(files: &[Candidate], limits: &Limits) -> Vec<FileNumber> {
     let current: u64 = files.iter().map(|f| f.bytes).sum();
     let live: u64 = files.iter().map(|f| f.live_bytes).sum();
-    let over_space = current > limits.bound_bytes(live) + limits.slack_bytes();
+    let over_space = limits.is_over(current, live);
     let over_files = files.len() as u64 > limits.files_max(live);
     if over_files {
         // First: the files with the fewest live rows go, which makes room as well.
@@ -121,7 +129,7 @@ pub fn choose(files: &[Candidate], limits: &Limits) -> Vec<FileNumber> {
 pub fn may_be_due(current_bytes: u64, live_bytes: u64, files: u64, limits: &Limits) -> bool {
     let live_bytes = live_bytes.saturating_sub(files);
     limits.force
-        || current_bytes > limits.bound_bytes(live_bytes) + limits.slack_bytes()
+        || limits.is_over(current_bytes, live_bytes)
         || files > limits.files_max(live_bytes)
 }
 
@@ -240,6 +248,7 @@ mod tests {
         file_bytes: 1000,
         directories: 1,
         force: false,
+        coming_bytes: 0,
     };
 
     #[test]

@@ -28,6 +28,8 @@ use crate::io::AlignedBuffer;
 use crate::units::{TableId, mix64, narrow, to_usize};
 
 const BLOCK_BYTES: u64 = 4096;
+/// A cursor holds this part of its window in key blocks, too.
+const KEYS_SHARE: u64 = 4;
 
 /// Walks the key blocks of a file.
 pub struct KeyScan {
@@ -208,7 +210,7 @@ impl RunCursor {
     ) -> Result<RunCursor> {
         let run = file.runs[run];
         let entries = entries_within(file, &run, hashes)?;
-        let keys = (window_bytes / 8).max(BLOCK_BYTES);
+        let keys = (window_bytes / KEYS_SHARE).max(BLOCK_BYTES);
         let mut cursor = RunCursor {
             scan: KeyScan::new(file, entries.start, entries.end - entries.start, keys)?,
             file: Arc::clone(file),
@@ -272,11 +274,12 @@ impl RunCursor {
         Ok(())
     }
 
-    /// Memory of its windows, and of the entries that it has read.
-    fn bytes(&self) -> usize {
+    /// Memory of the entries that it has read, and of its windows; those of rows only if they are its own.
+    fn bytes(&self, has_rows: bool) -> usize {
         let entries = self.scan.keys.capacity() * size_of::<u64>()
             + self.scan.intervals.capacity() * size_of::<u32>();
-        let rows = self.window.as_ref().map_or(0, |window| window.len());
+        let window = self.window.as_ref().filter(|_| has_rows);
+        let rows = window.map_or(0, |window| window.len());
         self.scan.window.len() + entries + rows
     }
 
@@ -343,7 +346,7 @@ impl RunCursor {
     fn ask(&mut self, offset: u64, index: usize, ahead: &mut ReadAhead) {
         if offset < self.rows_end() {
             let (start, bytes) = self.window_at(offset);
-            let is_asked = ahead.ask(index, &self.file, start, to_usize(bytes));
+            let is_asked = ahead.ask(index, start, to_usize(bytes));
             self.asked = is_asked.then_some((start, bytes));
         }
     }

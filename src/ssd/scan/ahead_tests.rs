@@ -19,7 +19,7 @@ fn walk(
 ) -> Result<Vec<(u64, Vec<f32>)>> {
     let mut merge = Merge::within(files, 0, &hashes, 0, WINDOW_BYTES)?;
     if is_ahead {
-        merge.read_ahead(&place.disk);
+        merge.read_ahead(&place.disk, files);
     }
     let mut found = Vec::new();
     let mut values = vec![0.0; WIDTH];
@@ -81,12 +81,42 @@ fn rows_are_the_same_and_read_once() {
 }
 
 #[test]
+fn windows_come_from_the_files_that_were_given_and_are_counted() {
+    let place = Place::new();
+    let files = files(&place);
+    // Reads of these are refused: they are another store's, which is gone.
+    let gone = Place::new();
+    let views: Vec<Arc<DataFile>> = self::files(&gone);
+    let mut merge = Merge::within(&views, 0, &(0..=u64::MAX), 0, WINDOW_BYTES).unwrap();
+    merge.read_ahead(&place.disk, &files);
+    let mut values = vec![0.0; WIDTH];
+    let mut before = merge.bytes_ahead();
+    assert_eq!(before, 0);
+    let calls = gone.disk.calls();
+    while let Some(index) = merge.newest().unwrap() {
+        let cursor = merge.cursor(index);
+        let keys = matches!(cursor.run.kind, RunKind::Tombstones);
+        if !keys {
+            merge.read_row(index, &mut values).unwrap();
+        }
+        assert!(merge.bytes_ahead() >= before);
+        before = merge.bytes_ahead();
+        merge.step().unwrap();
+    }
+    // Rows of 4 runs, of which some windows were skipped; keys come from the views.
+    let rows = 2000 * (4 * WIDTH as u64);
+    assert!(before > rows, "{before} bytes");
+    assert!(before < 4 * 6000 * (4 * WIDTH as u64), "{before} bytes");
+    println!("{} calls for keys", gone.disk.calls() - calls);
+}
+
+#[test]
 fn a_run_without_a_second_window_needs_no_queue() {
     let place = Place::new();
     let files = files(&place);
     let is_ahead = |hashes: RangeInclusive<u64>, files: &[Arc<DataFile>]| {
         let mut merge = Merge::within(files, 0, &hashes, 0, WINDOW_BYTES).unwrap();
-        ReadAhead::begin(&place.disk, &mut merge.cursors).is_some()
+        ReadAhead::begin(&place.disk, files, &mut merge.cursors).is_some()
     };
     assert!(is_ahead(0..=u64::MAX, &files));
     assert!(!is_ahead(0..=300, &files));
@@ -94,7 +124,7 @@ fn a_run_without_a_second_window_needs_no_queue() {
     assert!(!is_ahead(0..=u64::MAX, &[]));
     // Where entries of earlier intervals are left out, so are their rows.
     let mut merge = Merge::within(&files, 0, &(0..=u64::MAX), 1, WINDOW_BYTES).unwrap();
-    assert!(ReadAhead::begin(&place.disk, &mut merge.cursors).is_none());
+    assert!(ReadAhead::begin(&place.disk, &files, &mut merge.cursors).is_none());
 }
 
 #[test]

@@ -8,19 +8,18 @@ use std::sync::Arc;
 
 use super::ahead::ReadAhead;
 use super::tournament::Tournament;
-use super::{Entry, RunCursor};
+use super::{Entry, KEYS_SHARE, RunCursor};
 use crate::error::{Error, Result};
 use crate::format::footer::RunKind;
 use crate::io::Engine;
 use crate::ssd::data_file::DataFile;
 use crate::units::FileNumber;
 
-/// Windows for a merge of so many files that reads no rows: their key blocks take 64 MiB together. A
-/// cursor holds an eighth of its window in key blocks.
+/// Windows for a merge of so many files that reads no rows: their key blocks take 64 MiB together.
 #[must_use]
 pub fn keys_window_bytes(files: usize) -> u64 {
     const KEYS_BYTES: u64 = 64 << 20;
-    (KEYS_BYTES / files.max(1) as u64).clamp(16 << 10, 512 << 10) * 8
+    (KEYS_BYTES / files.max(1) as u64).clamp(16 << 10, 512 << 10) * KEYS_SHARE
 }
 
 /// Walks several runs of one table in the order of mix64; of equal keys the one with the
@@ -130,9 +129,16 @@ impl Merge {
     }
 
     /// Reads rows ahead from here on, where a run has more than a window of them; the windows of a cursor are two
-    /// then. Where the engine has no queue to give, rows are read when they are needed.
-    pub fn read_ahead(&mut self, engine: &dyn Engine) {
-        self.ahead = ReadAhead::begin(engine, &mut self.cursors);
+    /// then. Where the engine has no queue to give, rows are read when they are needed. The windows come from `files`: the
+    /// same as those it was opened with, or what these count the reads of; [`Merge::bytes_ahead`] counts here.
+    pub fn read_ahead(&mut self, engine: &dyn Engine, files: &[Arc<DataFile>]) {
+        self.ahead = ReadAhead::begin(engine, files, &mut self.cursors);
+    }
+
+    /// Bytes of windows that were read ahead, of those that were not for nothing.
+    #[must_use]
+    pub fn bytes_ahead(&self) -> u64 {
+        self.ahead.as_ref().map_or(0, ReadAhead::read_bytes)
     }
 
     /// Reads and verifies the row at which the cursor stands that [`Merge::newest`] gave.
@@ -221,7 +227,9 @@ impl Merge {
     /// Memory of all cursors.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.cursors.iter().map(RunCursor::bytes).sum()
+        let ahead = self.ahead.as_ref().map(ReadAhead::windows_bytes);
+        let own: usize = self.cursors.iter().map(|c| c.bytes(ahead.is_none())).sum();
+        own + ahead.unwrap_or(0)
     }
 
     /// Hands out the newest copy of every key: its file, entry and kind. Gives the copies that

@@ -150,8 +150,8 @@ fn windows_hold_two_records_and_no_more_than_the_run() {
         (cursor.window_bytes, cursor.scan.window.len())
     };
     assert_eq!(windows(0), (2 * 32 + 8192, 4096));
-    assert_eq!(windows(20_000), (20_000, 4096));
-    assert_eq!(windows(40_000), (700 * 32 + 8192, 8192));
+    assert_eq!(windows(20_000), (20_000, 8192));
+    assert_eq!(windows(40_000), (700 * 32 + 8192, 12_288));
     assert_eq!(windows(1 << 30), (700 * 32 + 8192, 4 * 4096));
     let few = RunCursor::new(&file, 0, 1 << 30).unwrap();
     assert_eq!(few.window_bytes, 50 * 24 + 8192);
@@ -163,12 +163,12 @@ fn windows_hold_two_records_and_no_more_than_the_run() {
 #[test]
 fn the_key_blocks_of_a_merge_take_64_mib_together() {
     const MIB: u64 = 1 << 20;
-    assert_eq!(keys_window_bytes(0), 4 * MIB);
-    assert_eq!(keys_window_bytes(128), 4 * MIB);
-    assert_eq!(keys_window_bytes(256), 2 * MIB);
-    assert_eq!(keys_window_bytes(1000), (64 * MIB / 1000) * 8);
-    assert_eq!(keys_window_bytes(4096), 128 << 10);
-    assert_eq!(keys_window_bytes(1_000_000), 128 << 10);
+    assert_eq!(keys_window_bytes(0), 2 * MIB);
+    assert_eq!(keys_window_bytes(128), 2 * MIB);
+    assert_eq!(keys_window_bytes(256), MIB);
+    assert_eq!(keys_window_bytes(1000), (64 * MIB / 1000) * 4);
+    assert_eq!(keys_window_bytes(4096), 64 << 10);
+    assert_eq!(keys_window_bytes(1_000_000), 64 << 10);
 }
 
 fn at(interval: u32, part: Part) -> Part {

@@ -157,6 +157,13 @@ impl Compactor {
         })
     }
 
+    /// Between two pieces of work, unless somebody waits for the room that they make.
+    fn let_others_go_first(&self) {
+        if !self.limiter.is_hurried() {
+            step_aside();
+        }
+    }
+
     fn live_set(&self, file: &Arc<DataFile>) -> Result<LiveSet> {
         let entries = to_usize(file.entries());
         let mut set = LiveSet {
@@ -165,7 +172,7 @@ impl Compactor {
         let mut scan = EntryScan::new(file);
         let mut batch = EntryBatch::default();
         while scan.next(&mut batch)? {
-            step_aside();
+            self.let_others_go_first();
             let hashes: Vec<u64> = batch.keys.iter().map(|k| mix64(*k)).collect();
             let shard_of = |h: &u64| range_of(*h, self.core.shards.len());
             let mut at = 0;
@@ -276,7 +283,7 @@ impl Compactor {
         let mut entry = 0u32;
         for group in moved.chunk_by(|a, b| shard_of(a) == shard_of(b)) {
             for some in group.chunks(512) {
-                step_aside();
+                self.let_others_go_first();
                 let mut guard = self.core.shards[shard_of(&some[0])].lock();
                 let files = self.core.ssd.file_slots();
                 let mut tally = Tally::of(&file);
@@ -305,6 +312,8 @@ struct Merging<'a, 'j> {
     job: &'a mut CompactionJob<'j>,
     /// Bytes of the output at hand that the job knows of.
     counted: u64,
+    /// Bytes that were read ahead for the table at hand that the job knows of.
+    read_bytes: u64,
     held: HeldBytes<'a>,
     /// Memory that stays until the merge is over.
     arrays: usize,
@@ -315,14 +324,6 @@ struct Merging<'a, 'j> {
     tombstones: Vec<(u64, u64, u32, Location)>,
     /// Entries that were stepped over, dead ones included.
     steps: usize,
-}
-
-/// Counts a step; after every so many, others may have the processor.
-fn stepped(steps: &mut usize) {
-    *steps += 1;
-    if steps.is_multiple_of(STEPS) {
-        step_aside();
-    }
 }
 
 impl<'a, 'j> Merging<'a, 'j> {
@@ -340,6 +341,7 @@ impl<'a, 'j> Merging<'a, 'j> {
             tables,
             job,
             counted: 0,
+            read_bytes: 0,
             held: compactor.in_use.begin(),
             arrays: OUTPUT_DEPTH * OUTPUT_BYTES + live,
             at: 0,
@@ -348,6 +350,14 @@ impl<'a, 'j> Merging<'a, 'j> {
             tombstones,
             steps: 0,
         })
+    }
+
+    /// Counts a step; after every so many, others may have the processor.
+    fn stepped(&mut self) {
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS) {
+            self.compactor.let_others_go_first();
+        }
     }
 
     /// The output at hand has so many bytes.
@@ -368,7 +378,12 @@ impl<'a, 'j> Merging<'a, 'j> {
             if self.merge.is_none() {
                 let table = self.tables[self.at];
                 let window = window_bytes(self.compactor.core.options.cache_bytes);
-                self.merge = Some(Merge::new(&self.inputs.views, table, window)?);
+                let engine = &*self.compactor.core.ssd.io.engine;
+                // Two for each run.
+                let mut merge = Merge::new(&self.inputs.views, table, window / 2)?;
+                merge.read_ahead(engine, &self.inputs.files);
+                self.read_bytes = 0;
+                self.merge = Some(merge);
             }
             if self.next_live()?.is_some() || !self.tombstones.is_empty() {
                 return Ok(true);
@@ -381,10 +396,9 @@ impl<'a, 'j> Merging<'a, 'j> {
 
     /// Steps to the next live entry of the current table.
     fn next_live(&mut self) -> Result<Option<usize>> {
-        let Some(merge) = &mut self.merge else {
-            return Ok(None);
-        };
-        while let Some(index) = merge.newest()? {
+        while let Some(merge) = &mut self.merge
+            && let Some(index) = merge.newest()?
+        {
             let cursor = merge.cursor(index);
             let number = cursor.file.meta.number;
             let live = self
@@ -399,7 +413,7 @@ impl<'a, 'j> Merging<'a, 'j> {
                 return Ok(Some(index));
             }
             merge.step()?;
-            stepped(&mut self.steps);
+            self.stepped();
         }
         Ok(None)
     }
@@ -430,7 +444,8 @@ impl<'a, 'j> Merging<'a, 'j> {
                 let tombstone = cursor.run.kind == RunKind::Tombstones;
                 let from = Location::new(cursor.file.slot, tombstone, entry.number);
                 if !tombstone {
-                    cursor.read_row(&mut self.row)?;
+                    merge.read_row(index, &mut self.row)?;
+                    self.job.read(&mut self.read_bytes, merge.bytes_ahead());
                     file.row(id, entry.key, entry.interval, &self.row);
                     moved.push(Moved {
                         table,
@@ -450,7 +465,7 @@ impl<'a, 'j> Merging<'a, 'j> {
                         .push((entry.hash, entry.key, entry.interval, from));
                 }
                 merge.step()?;
-                stepped(&mut self.steps);
+                self.stepped();
                 let entries = moved.len() + self.tombstones.len();
                 if entries.is_multiple_of(64) {
                     self.progress(file.bytes());

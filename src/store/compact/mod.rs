@@ -26,7 +26,7 @@ use tracing::field::Empty;
 
 use super::core::{Core, Part, Signal, add, get};
 use crate::error::{Error, Result};
-use crate::in_use::InUse;
+use crate::in_use::{HeldBytes, InUse};
 use crate::io::is_unreadable;
 use crate::observe::Timed;
 use crate::ssd::compaction::{Candidate, Limits, choose, may_be_due};
@@ -79,6 +79,8 @@ pub struct Compactor {
     written_bytes: AtomicU64,
     /// Buffers and arrays of those that run.
     in_use: InUse,
+    /// What a running checkpoint is about to write.
+    coming: InUse,
 }
 
 impl Part for Compactor {
@@ -115,6 +117,7 @@ impl Compactor {
             failures: AtomicU64::new(0),
             written_bytes: AtomicU64::new(0),
             in_use: InUse::default(),
+            coming: InUse::default(),
         }
     }
 
@@ -184,7 +187,11 @@ impl Compactor {
         // A directory that is left alone after a failure holds nobody back.
         let paused = self.turns.paused();
         let in_service = self.turns.in_service();
-        let limits = self.limits(false);
+        // For what is coming there may be nothing to rewrite yet.
+        let limits = Limits {
+            coming_bytes: 0,
+            ..self.limits(false)
+        };
         let versions = self.core.ssd.versions();
         let usage = versions.usage_of(|d| !paused[d]);
         let over = usage.current_bytes > limits.hard_bytes(usage.live_bytes)
@@ -216,7 +223,14 @@ impl Compactor {
             file_bytes: self.core.file_bytes,
             directories: self.core.ssd.directories.len() as u64,
             force,
+            coming_bytes: self.coming.bytes() / self.core.ssd.directories.len().max(1) as u64,
         }
+    }
+
+    /// For a checkpoint to say how many bytes it is about to write, until this is dropped: compactions make room for
+    /// them beside it, where it would wait for one after the other once the files are at their bound.
+    pub fn expect(&self) -> HeldBytes<'_> {
+        self.coming.begin()
     }
 
     /// Compacts the directory whose turn it is, if something is due there. Returns whether there

@@ -65,6 +65,11 @@ impl RateLimiter {
         self.hurried.begin()
     }
 
+    /// Whether somebody can't wait.
+    pub fn is_hurried(&self) -> bool {
+        self.hurried.is()
+    }
+
     /// Bytes read so far.
     pub fn read(&self) -> u64 {
         self.read.load(Ordering::Relaxed)
@@ -85,7 +90,7 @@ impl RateLimiter {
         if self.bytes_per_second.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let is_hurried = || self.hurried.is();
+        let is_hurried = || self.is_hurried();
         let changes = || self.changes.load(Ordering::Relaxed);
         let (paid, seen) = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
@@ -197,6 +202,16 @@ impl<'a> CompactionJob<'a> {
         let file: Arc<dyn DiskFile> = Arc::<Handle>::clone(file);
         let limiter = Arc::clone(self.limiter.as_ref()?);
         Some(Arc::new(ThrottledFile { file, limiter }))
+    }
+
+    /// What was read past the files that count it has grown from `before` to `now` bytes.
+    pub fn read(&mut self, before: &mut u64, now: u64) {
+        if now > *before
+            && let Some(limiter) = &self.limiter
+        {
+            limiter.count(&limiter.read, now - *before);
+        }
+        *before = now;
     }
 
     /// The output has grown from `before` to `now` bytes.

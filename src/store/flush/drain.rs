@@ -2,6 +2,7 @@
 
 use super::{Flusher, WriterGuard};
 use crate::error::{Error, Result};
+use crate::units::to_usize;
 
 impl Flusher {
     /// Writes every frozen row. Gives the writer's role, held since the last of them: until it is let
@@ -12,6 +13,10 @@ impl Flusher {
     pub fn drain(&self, interval: u32) -> Result<(WriterGuard<'_>, u64)> {
         let _writing = tracing::debug_span!("drain").entered();
         let mut rows = 0;
+        let mut coming = self.compactor.expect();
+        let mut coming_bytes = self.dirty_bytes();
+        coming.set(to_usize(coming_bytes));
+        self.compactor.files_were_added();
         let mut cursors = Vec::new();
         let mut clean_pass = true;
         loop {
@@ -29,6 +34,10 @@ impl Flusher {
                 let picked = self.pick_frozen(&mut cursors, Some(interval));
                 picks += usize::from(picked.is_some());
                 all = picked.is_none();
+                // What a pick has is written at once.
+                coming_bytes -= coming_bytes.min(self.bytes_of(picked.as_deref().unwrap_or(&[])));
+                coming.set(to_usize(coming_bytes));
+                self.compactor.files_were_added();
                 picked
             };
             let queues = self.queues.count();

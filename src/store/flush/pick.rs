@@ -188,6 +188,21 @@ impl Flusher {
             .collect()
     }
 
+    /// About the bytes that all dirty rows take in files.
+    pub(super) fn dirty_bytes(&self) -> u64 {
+        let tables = self.core.all_tables();
+        let of_shard = |cell: &ShardCell| {
+            let shard = cell.lock();
+            let rows = tables
+                .iter()
+                .map(|t| shard.cache.dirty_of(t.id.0 as usize) as u64);
+            rows.zip(&*tables)
+                .map(|(rows, t)| rows * t.file_bytes())
+                .sum::<u64>()
+        };
+        self.core.shards.iter().map(of_shard).sum()
+    }
+
     /// About the bytes of a file of these rows.
     pub(super) fn bytes_of(&self, picked: &[Picked]) -> u64 {
         let tables = self.core.all_tables();

@@ -89,7 +89,7 @@ impl Walk {
                 let window = (WINDOWS_BYTES / runs / each).clamp(16 << 10, 1 << 20);
                 let (hashes, first) = (&self.scope.hashes, self.scope.first_interval);
                 let mut merge = Merge::within(&self.files, table.0, hashes, first, window)?;
-                merge.read_ahead(&*self.engine);
+                merge.read_ahead(&*self.engine, &self.files);
                 self.merge = Some(merge);
                 self.row.resize(row_f32s, 0.0);
             }
