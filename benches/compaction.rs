@@ -37,6 +37,7 @@ fn choice(criterion: &mut Criterion) {
         file_bytes: 32 << 20,
         directories: 1,
         force: false,
+        coming_bytes: 0,
     };
     assert!(!choose(&files, &limits).is_empty(), "one is due");
     criterion.bench_function("compaction/choose_of_1000_files", |bench| {
