@@ -121,7 +121,7 @@ fn the_choice_is_that_of_sorting_everything_and_never_missed_by_the_sums() {
             file_bytes: 1000,
             directories: 1 + random.below(4),
             force: random.below(4) == 0,
-            coming_bytes: random.below(20_000) * u64::from(random.below(4) == 0),
+            coming_bytes: random.below(20_000) * u64::from(random.below(16) == 0),
         };
         let count = random.below(200);
         let equal = random.below(4) == 0;
