@@ -135,7 +135,7 @@ impl Merge {
         self.ahead = ReadAhead::begin(engine, files, &mut self.cursors);
     }
 
-    /// Bytes of windows that were read ahead, of those that were not for nothing.
+    /// Bytes of windows that were read ahead and taken.
     #[must_use]
     pub fn bytes_ahead(&self) -> u64 {
         self.ahead.as_ref().map_or(0, ReadAhead::read_bytes)

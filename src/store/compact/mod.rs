@@ -204,8 +204,14 @@ impl Compactor {
 
     /// Whether what a flush writes at a time fits into a directory, and leaves room for a compaction.
     fn has_room(&self, directory: usize) -> bool {
+        self.has_room_for(directory, 0)
+    }
+
+    /// The same, with so many bytes beside it.
+    fn has_room_for(&self, directory: usize, more_bytes: u64) -> bool {
         let file_bytes = self.core.file_bytes;
         let asked_bytes = file_bytes.saturating_mul(PICK_FILES as u64);
+        let asked_bytes = asked_bytes.saturating_add(more_bytes);
         let room = (self.core.ssd).check_space_as_it_is(directory, asked_bytes, file_bytes);
         !matches!(room, Err(Error::NoSpace { .. }))
     }
@@ -236,7 +242,11 @@ impl Compactor {
     /// Compacts the directory whose turn it is, if something is due there. Returns whether there
     /// was a compaction.
     fn compact_turn(&self, turn: &Turn<'_>) -> bool {
-        let limits = self.limits(false);
+        let mut limits = self.limits(false);
+        if limits.coming_bytes > 0 && !self.has_room_for(turn.directory, limits.coming_bytes) {
+            // The room that an output takes until its inputs are gone may be the last.
+            limits.coming_bytes = 0;
+        }
         if !self.may_be_due(&self.core.ssd.versions(), turn.directory, &limits) {
             turn.idle();
             return false;
