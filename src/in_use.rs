@@ -38,6 +38,13 @@ impl HeldBytes<'_> {
         };
         self.own = bytes;
     }
+
+    /// It holds so many bytes less, if it held so many.
+    pub fn less(&mut self, bytes: usize) {
+        let less = self.own.min(bytes as u64);
+        self.all.0.fetch_sub(less, Ordering::Relaxed);
+        self.own -= less;
+    }
 }
 
 impl Drop for HeldBytes<'_> {
@@ -89,6 +96,11 @@ mod tests {
             assert_eq!(all.bytes(), 37);
         }
         assert_eq!(all.bytes(), 30);
+        first.less(10);
+        assert_eq!(all.bytes(), 20);
+        first.less(21);
+        assert_eq!(all.bytes(), 0);
+        first.set(5);
         drop(first);
         assert_eq!(all.bytes(), 0);
     }

@@ -362,7 +362,7 @@ impl RunCursor {
             self.ask(offset, index, ahead);
         }
         while let Some((start, bytes)) = self.asked.take() {
-            let window = ahead.take(index, &self.file, start, to_usize(bytes));
+            let window = ahead.take(index, start, to_usize(bytes));
             if !self.holds(offset, (start, bytes)) {
                 // All of its entries were stepped over: nobody needs to know whether they could be read.
                 if let Ok(Some(window)) = window {

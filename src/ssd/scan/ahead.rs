@@ -108,7 +108,6 @@ impl ReadAhead {
     pub(super) fn take(
         &mut self,
         index: usize,
-        file: &DataFile,
         offset: u64,
         bytes: usize,
     ) -> Result<Option<AlignedBuffer>> {
@@ -124,9 +123,10 @@ impl ReadAhead {
                 *place = Some(arrived);
             }
         };
+        let path = &self.files[index].path;
         let got = completion.result;
-        let got = got.map_err(|e| Error::io("read", &file.path, e))?;
-        check_length(&file.path, got, bytes, offset)?;
+        let got = got.map_err(|e| Error::io("read", path, e))?;
+        check_length(path, got, bytes, offset)?;
         self.read_bytes += bytes as u64;
         Ok(Some(completion.buffer))
     }

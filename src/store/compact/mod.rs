@@ -187,11 +187,7 @@ impl Compactor {
         // A directory that is left alone after a failure holds nobody back.
         let paused = self.turns.paused();
         let in_service = self.turns.in_service();
-        // For what is coming there may be nothing to rewrite yet.
-        let limits = Limits {
-            coming_bytes: 0,
-            ..self.limits(false)
-        };
+        let limits = self.limits(false);
         let versions = self.core.ssd.versions();
         let usage = versions.usage_of(|d| !paused[d]);
         let over = usage.current_bytes > limits.hard_bytes(usage.live_bytes)
@@ -199,16 +195,12 @@ impl Compactor {
         let due = |d: &usize| in_service[*d] && self.may_be_due(&versions, *d, &limits);
         let due: Vec<usize> = (0..in_service.len()).filter(due).collect();
         drop(versions);
-        !due.is_empty() && (over || due.iter().any(|d| !self.has_room(*d)))
+        !due.is_empty() && (over || due.iter().any(|d| !self.has_room(*d, 0)))
     }
 
-    /// Whether what a flush writes at a time fits into a directory, and leaves room for a compaction.
-    fn has_room(&self, directory: usize) -> bool {
-        self.has_room_for(directory, 0)
-    }
-
-    /// The same, with so many bytes beside it.
-    fn has_room_for(&self, directory: usize, more_bytes: u64) -> bool {
+    /// Whether what a flush writes at a time fits into a directory, and so many bytes more, and leaves room for a
+    /// compaction.
+    fn has_room(&self, directory: usize, more_bytes: u64) -> bool {
         let file_bytes = self.core.file_bytes;
         let asked_bytes = file_bytes.saturating_mul(PICK_FILES as u64);
         let asked_bytes = asked_bytes.saturating_add(more_bytes);
@@ -222,31 +214,41 @@ impl Compactor {
         records.zip(self.turns.paused()).collect()
     }
 
-    /// The bounds of compaction.
+    /// The bounds of compaction, for what is there: whoever waits does not wait for what is coming, which there may be
+    /// nothing to rewrite for.
     fn limits(&self, force: bool) -> Limits {
         Limits {
             space_bound: self.core.options.space_bound,
             file_bytes: self.core.file_bytes,
             directories: self.core.ssd.directories.len() as u64,
             force,
-            coming_bytes: self.coming.bytes() / self.core.ssd.directories.len().max(1) as u64,
+            coming_bytes: 0,
+        }
+    }
+
+    /// What a running checkpoint is about to write to a directory; nothing where room is short: an output takes some
+    /// until its inputs are gone.
+    fn coming_to(&self, directory: usize) -> u64 {
+        let bytes = self.coming.bytes() / self.core.ssd.directories.len() as u64;
+        match bytes > 0 && self.has_room(directory, bytes) {
+            true => bytes,
+            false => 0,
         }
     }
 
     /// For a checkpoint to say how many bytes it is about to write, until this is dropped: compactions make room for
     /// them beside it, where it would wait for one after the other once the files are at their bound.
-    pub fn expect(&self) -> HeldBytes<'_> {
+    pub fn announce(&self) -> HeldBytes<'_> {
         self.coming.begin()
     }
 
     /// Compacts the directory whose turn it is, if something is due there. Returns whether there
     /// was a compaction.
     fn compact_turn(&self, turn: &Turn<'_>) -> bool {
-        let mut limits = self.limits(false);
-        if limits.coming_bytes > 0 && !self.has_room_for(turn.directory, limits.coming_bytes) {
-            // The room that an output takes until its inputs are gone may be the last.
-            limits.coming_bytes = 0;
-        }
+        let limits = Limits {
+            coming_bytes: self.coming_to(turn.directory),
+            ..self.limits(false)
+        };
         if !self.may_be_due(&self.core.ssd.versions(), turn.directory, &limits) {
             turn.idle();
             return false;

@@ -90,20 +90,19 @@ impl RateLimiter {
         if self.bytes_per_second.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let is_hurried = || self.is_hurried();
         let changes = || self.changes.load(Ordering::Relaxed);
         let (paid, seen) = {
             let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
             // As of the lock: a change resets what is due.
             let limit = self.bytes_per_second.load(Ordering::Relaxed);
-            if limit == 0 || is_hurried() {
+            if limit == 0 || self.is_hurried() {
                 return;
             }
             let seconds = (bytes as f64 / limit as f64).min(SECONDS_MAX);
             *due = (*due).max(Instant::now()) + Duration::from_secs_f64(seconds);
             (*due, changes())
         };
-        while changes() == seen && !is_hurried() {
+        while changes() == seen && !self.is_hurried() {
             let left = paid.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;

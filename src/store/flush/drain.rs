@@ -13,9 +13,8 @@ impl Flusher {
     pub fn drain(&self, interval: u32) -> Result<(WriterGuard<'_>, u64)> {
         let _writing = tracing::debug_span!("drain").entered();
         let mut rows = 0;
-        let mut coming = self.compactor.expect();
-        let mut coming_bytes = self.dirty_bytes();
-        coming.set(to_usize(coming_bytes));
+        let mut coming = self.compactor.announce();
+        coming.set(to_usize(self.dirty_bytes()));
         self.compactor.files_were_added();
         let mut cursors = Vec::new();
         let mut clean_pass = true;
@@ -32,12 +31,13 @@ impl Flusher {
                     return None;
                 }
                 let picked = self.pick_frozen(&mut cursors, Some(interval));
-                picks += usize::from(picked.is_some());
                 all = picked.is_none();
-                // What a pick has is written at once.
-                coming_bytes -= coming_bytes.min(self.bytes_of(picked.as_deref().unwrap_or(&[])));
-                coming.set(to_usize(coming_bytes));
-                self.compactor.files_were_added();
+                if let Some(picked) = &picked {
+                    picks += 1;
+                    // It is written at once.
+                    coming.less(to_usize(self.bytes_of(picked)));
+                    self.compactor.files_were_added();
+                }
                 picked
             };
             let queues = self.queues.count();
