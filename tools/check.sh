@@ -304,7 +304,7 @@ stage_features() {
   for feature in $(features); do
     cargo check --lib --no-default-features --features "$feature"
   done
-  with_cfg hps_shuttle check --lib --features sim
+  # The stage schedules compiles it with hps_shuttle.
   with_cfg hps_tsan check --lib
 }
 
