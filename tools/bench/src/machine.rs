@@ -85,6 +85,15 @@ pub fn device_of(directory: &Path) -> Option<String> {
     Some(place.file_name()?.to_string_lossy().into_owned())
 }
 
+/// Seconds in which a block device had something to do, since the machine started: what `iostat` makes its
+/// `%util` of. The kernel counts in ticks of a few milliseconds, so shorter pauses are lost in it.
+#[must_use]
+pub fn busy_seconds(device: &str) -> Option<f64> {
+    let text = fs::read_to_string(format!("/sys/block/{device}/stat")).ok()?;
+    let milliseconds: f64 = text.split_whitespace().nth(9)?.parse().ok()?;
+    Some(milliseconds / 1e3)
+}
+
 /// The kernel's encoding of device numbers in 64 bits.
 fn libc_major(number: u64) -> u64 {
     (number >> 8 & 0xfff) | (number >> 32 & !0xfff)

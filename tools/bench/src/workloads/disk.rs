@@ -9,6 +9,8 @@
 //!   Its limit is the ideal model with the same round's device probe.
 //! - Batches of a window are drawn before its clock runs.
 
+use std::path::Path;
+
 use anyhow::Result;
 use hps::{Stats, Store};
 
@@ -48,7 +50,7 @@ pub fn pull_miss(context: &mut Context) -> Result<()> {
     let table = store.table(&s.descriptor.name)?;
     let files = context.settings.data_files(&context.fixture.rows());
     let mut trainer = Trainer::new(&store, table, &s).without_pushes();
-    let mut rounds = Rounds::default();
+    let mut rounds = Rounds::on(&context.fixture.rows());
     for round in 0..s.rounds {
         context
             .notes
@@ -136,7 +138,7 @@ pub fn train(context: &mut Context, zipf: f64) -> Result<()> {
     }
     context.notes.say(&format!("train, zipf {zipf}: warm-up"));
     let mut rate = warm_up(&store, &mut trainer, &mut draw, &s, &mut outcome)?;
-    let mut rounds = Rounds::default();
+    let mut rounds = Rounds::on(&context.fixture.rows());
     for round in 0..s.rounds {
         context
             .notes
@@ -265,6 +267,9 @@ struct Rounds {
     of_4k: Vec<f64>,
     /// Reads and bytes written, each ÷ what the device can do of it alone.
     device: Vec<f64>,
+    /// The block device of the store, and the seconds of all windows in which it had something to do.
+    name: Option<String>,
+    busy: f64,
     keys_bytes: usize,
     /// Of the last window.
     seconds: f64,
@@ -274,6 +279,19 @@ struct Rounds {
 }
 
 impl Rounds {
+    /// Windows over a store in a directory.
+    fn on(directory: &Path) -> Rounds {
+        Rounds {
+            name: machine::device_of(directory),
+            ..Rounds::default()
+        }
+    }
+
+    fn busy(&self) -> f64 {
+        let name = self.name.as_deref();
+        name.and_then(machine::busy_seconds).unwrap_or_default()
+    }
+
     /// Runs one window; rows a second, and what the store counted.
     fn window(
         &mut self,
@@ -283,9 +301,10 @@ impl Rounds {
         seconds: f64,
         each: &mut dyn FnMut(&Step),
     ) -> Result<(f64, Delta)> {
-        let (before, cpu) = (store.stats(), machine::cpu_seconds());
+        let (before, cpu, busy) = (store.stats(), machine::cpu_seconds(), self.busy());
         let window = trainer.run(supply, seconds, each)?;
         self.cpu += machine::cpu_seconds() - cpu;
+        self.busy += self.busy() - busy;
         let delta = Delta::of(&before, &store.stats());
         self.hit.push(delta.hit_rate());
         self.cold.push(delta.reads_per_cold_row());
@@ -315,6 +334,10 @@ impl Rounds {
         outcome.set("unique_keys_per_batch", unique);
         outcome.set("read_bytes_each", delta.read_bytes / delta.reads.max(1.0));
         outcome.set("device_reads_used_per_s", delta.reads / seconds);
+        // Overlay and network file systems have no device to ask.
+        if self.busy > 0.0 {
+            outcome.set("device_busy_share", self.busy / seconds);
+        }
         outcome.set("stall_share", delta.stall_seconds / seconds);
         let share = |part: fn(&Step) -> f64| steps.iter().map(part).sum::<f64>() / seconds;
         outcome.set("wait_share", share(|x| x.wait));
