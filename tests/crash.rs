@@ -88,11 +88,13 @@ fn a_crash_at_every_call_reopens_the_last_checkpoint_and_no_other() {
 fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoint() {
     let seeds = seeds(30);
     let tallies = workloads(seeds.clone(), mixed);
-    // The first 30 do everything. Of others, drawn or replayed, few need not: of 45 one in twenty would not.
-    let drawn = environment("HPS_CRASH_SEED").is_some();
-    if seeds.end - seeds.start < if drawn { 100 } else { 20 } {
-        return;
+    let count = seeds.end - seeds.start;
+    if count < 20 {
+        return; // To replay one; few workloads need not have done everything.
     }
+    // The first 30 do everything. Of 45 that were drawn, one time in twenty something rare is done once at most.
+    let drawn = environment("HPS_CRASH_SEED").is_some();
+    let rare_max = if drawn && count < 100 { 3 } else { 0 };
     let runs = |of: &dyn Fn(&Tally) -> bool| tallies.iter().filter(|(_, t)| of(t)).count();
     let done = |name: &'static str| move |t: &Tally| t.ops.contains(name);
     type Happened<'a> = (&'a str, &'a dyn Fn(&Tally) -> bool);
@@ -127,11 +129,18 @@ fn a_crash_at_every_call_of_everything_a_store_can_do_reopens_the_last_checkpoin
         ("a table renamed", &|t| t.tables.renamed > 0),
         ("a name used again", &|t| t.tables.named_again > 0),
     ];
+    let mut rare = Vec::new();
     for (what, of) in happened {
         let runs = runs(of);
         println!("{what}: in {runs} workloads");
-        assert!(runs >= 2, "{what}: in {runs} workloads of {seeds:?}");
+        if runs < 2 {
+            rare.push(what);
+        }
     }
+    assert!(
+        rare.len() <= rare_max,
+        "in less than two workloads of {seeds:?}: {rare:?}"
+    );
 }
 
 #[test]

@@ -23,6 +23,8 @@ mod broken;
 mod common;
 #[path = "common/hooked.rs"]
 mod hooked;
+#[path = "common/seed.rs"]
+mod seed;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -194,21 +196,19 @@ fn whichever_call_fails_the_error_is_clean_and_the_last_checkpoint_is_kept() {
     ];
     let (given, seeds) = workloads();
     println!("workloads {seeds:?}");
-    let kinds = faults.iter().flat_map(|f| [(*f, false), (*f, true)]);
-    // Every call fails in half of the kinds, which half changes with HPS_SEED; in all of them where a seed is given.
-    let parity = match std::env::var("HPS_SEED") {
-        Ok(seed) => seed.parse::<u64>().unwrap() % 2,
-        Err(_) => 0,
-    };
-    let all = |(turn, (fault, sticky)): (u64, _)| {
+    // Each way with the calls that fail in it: every other one, beginning with the first or the second. A call that
+    // EIO meets once, ENOSPC meets for good.
+    let first = seed::fresh("fault") % 2;
+    let kinds = faults
+        .iter()
+        .zip(first..)
+        .flat_map(|(f, half)| [(*f, false, half), (*f, true, half + 1)]);
+    let all = |(fault, sticky, half): (_, _, u64)| {
         let mut ends: BTreeMap<(&str, End), u64> = BTreeMap::new();
         for &seed in seeds {
             let plan = mixed(seed);
-            let (first, step) = match given {
-                true => (0, 1),
-                // A call that EIO meets once, ENOSPC meets for good.
-                false => ((turn + turn / 2 + parity) % 2, 2),
-            };
+            // Those of a workload that was asked for all fail.
+            let (first, step) = if *given { (0, 1) } else { (half % 2, 2) };
             for call in (first..).step_by(step) {
                 let run = || run_with_fault(seed, &plan, call, fault, sticky);
                 let end = catch_unwind(AssertUnwindSafe(run));
@@ -229,9 +229,7 @@ fn whichever_call_fails_the_error_is_clean_and_the_last_checkpoint_is_kept() {
     };
     std::thread::scope(|scope| {
         let all = &all;
-        (0..)
-            .zip(kinds)
-            .for_each(|kind| drop(scope.spawn(move || all(kind))));
+        kinds.for_each(|kind| drop(scope.spawn(move || all(kind))));
     });
 }
 

@@ -317,8 +317,9 @@ stage_parquet() {
     python3 -m venv --clear "$venv" && "$venv/bin/pip" install --quiet numpy pyarrow || true
   fi
   # What is tested here is not the library: to optimise it takes longer than these tests do.
-  PATH=$venv/bin:$PATH cargo --config profile.dev.package.hps.opt-level=0 test -p hps-tools --features parquet --lib --test keyset --test parquet \
-    --test parquet_hostile --test models --test models_refused --test models_parquet --test models_parquet_refused
+  PATH=$venv/bin:$PATH cargo --config profile.dev.package.hps.opt-level=0 test -p hps-tools --features parquet \
+    --lib --test keyset --test parquet --test parquet_hostile --test models --test models_refused \
+    --test models_parquet --test models_parquet_refused
 }
 
 # cargo for builds that only tests make; in a folder of their own, since they change every crate's flags.

@@ -89,9 +89,21 @@ pub fn device_of(directory: &Path) -> Option<String> {
 /// `%util` of. The kernel counts in ticks of a few milliseconds, so shorter pauses are lost in it.
 #[must_use]
 pub fn busy_seconds(device: &str) -> Option<f64> {
+    Some(*counters_of(device)?.get(9)? as f64 / 1e3)
+}
+
+/// Reads and writes that a block device has done.
+#[must_use]
+pub fn operations_of(device: &str) -> Option<u64> {
+    let counters = counters_of(device)?;
+    Some(counters.first()? + counters.get(4)?)
+}
+
+/// What the kernel counts of a block device.
+fn counters_of(device: &str) -> Option<Vec<u64>> {
     let text = fs::read_to_string(format!("/sys/block/{device}/stat")).ok()?;
-    let milliseconds: f64 = text.split_whitespace().nth(9)?.parse().ok()?;
-    Some(milliseconds / 1e3)
+    let fields = text.split_whitespace();
+    Some(fields.map_while(|x| x.parse().ok()).collect())
 }
 
 /// The kernel's encoding of device numbers in 64 bits.

@@ -252,19 +252,9 @@ impl Reading {
         Some(Reading {
             processor: Duration::from(clock.now().ok()?),
             written_bytes: line?.parse().ok()?,
-            device_operations: device.and_then(operations_of),
+            device_operations: device.and_then(machine::operations_of),
         })
     }
-}
-
-/// Reads and writes that a block device has done.
-fn operations_of(device: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/sys/block/{device}/stat")).ok()?;
-    let fields: Vec<u64> = text
-        .split_whitespace()
-        .map_while(|x| x.parse().ok())
-        .collect();
-    Some(fields.first()? + fields.get(4)?)
 }
 
 fn whole(file: &mut File) -> Result<String> {

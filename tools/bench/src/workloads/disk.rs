@@ -268,7 +268,7 @@ struct Rounds {
     /// Reads and bytes written, each ÷ what the device can do of it alone.
     device: Vec<f64>,
     /// The block device of the store, and the seconds of all windows in which it had something to do.
-    name: Option<String>,
+    block_device: Option<String>,
     busy: f64,
     keys_bytes: usize,
     /// Of the last window.
@@ -282,14 +282,14 @@ impl Rounds {
     /// Windows over a store in a directory.
     fn on(directory: &Path) -> Rounds {
         Rounds {
-            name: machine::device_of(directory),
+            block_device: machine::device_of(directory),
             ..Rounds::default()
         }
     }
 
     fn busy(&self) -> f64 {
-        let name = self.name.as_deref();
-        name.and_then(machine::busy_seconds).unwrap_or_default()
+        let device = self.block_device.as_deref();
+        device.and_then(machine::busy_seconds).unwrap_or_default()
     }
 
     /// Runs one window; rows a second, and what the store counted.
