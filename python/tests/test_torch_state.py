@@ -85,12 +85,15 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path):
     script.write_text(TRAINING)
     whole = started(script, tmp_path / "whole", 30)
     assert whole.communicate(timeout=300)[0].startswith("begins at 0") and whole.returncode == 0
+    # Checkpoints that a run may make before it is killed; at least one run makes one, and is resumed.
+    checkpoints = [chosen.randrange(1, 3), chosen.randrange(0, 3), chosen.randrange(0, 3)]
+    chosen.shuffle(checkpoints)
     begins = []
-    for kills_left in (3, 2, 1, 0):
+    for awaited in (*checkpoints, None):
         process = started(script, tmp_path / "killed", 30)
         begins.append(int(process.stdout.readline().split()[-1]))
-        if kills_left:
-            for _ in range(chosen.randrange(0, 3)):
+        if awaited is not None:
+            for _ in range(awaited):
                 process.stdout.readline()
             process.kill()
         process.communicate(timeout=300)
