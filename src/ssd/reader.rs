@@ -199,6 +199,14 @@ impl<'q> RowReader<'q> {
         to_usize(self.files[self.reads[read].file].meta.directory)
     }
 
+    /// Requests that were planned and not asked for yet, of a data directory on the average.
+    #[must_use]
+    pub fn unasked(&self) -> usize {
+        let lanes = self.lanes.iter();
+        let all: usize = lanes.map(|lane| lane.reads.len() - lane.next).sum();
+        all / self.lanes.len().max(1)
+    }
+
     /// Reads on; replaces `batch` by at least `rows_min` rows, or what is left. False at the end.
     ///
     /// # Errors

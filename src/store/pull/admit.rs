@@ -22,6 +22,7 @@ use super::super::core::{Beside, Shard, Stretch, Table, point};
 use super::super::lease::{Lease, PartMap};
 use super::super::workers::WorkerPool;
 use super::batch::{After, Batch, Full, Intent, Missing, Pending, Refusal, open};
+use super::offers::Offered;
 use super::split::Wanted;
 use super::{Kept, Puller};
 use crate::error::{Error, Result};
@@ -331,11 +332,12 @@ impl Puller {
         if late + ready == 0 {
             return Ok(());
         }
+        let offered = Offered::new(pool.threads());
         let outcomes = pool.shares(cells.len(), late + ready, |shards, thread| {
-            self.fetch_missing((pool, thread), (map, cells), shards, intent)
+            self.fetch_missing((pool, thread), (map, cells, &offered), shards, intent)
         });
         outcomes.into_iter().collect::<Result<()>>()?;
-        // Rows that could not be copied before others had read theirs.
+        // Rows that could not be copied before others had read them.
         let mut left = 0;
         for (s, cell) in cells.iter().enumerate() {
             let pending = &mut *open(cell);
@@ -343,16 +345,11 @@ impl Puller {
             for of_table in pending.foreign.chunk_by(|a, b| a.0 == b.0) {
                 self.wait_foreign(map.table(of_table[0].0 as usize), s, of_table)?;
             }
-            if !pending.foreign.is_empty() {
-                left += pending.rest.len();
-            }
+            left += pending.rest.len();
         }
         if batch.is_copied && left > 0 {
             pool.shards(cells.len(), left, |s, _| {
-                let pending = &mut *open(&cells[s]);
-                if !pending.foreign.is_empty() {
-                    self.copy_late(map, s, pending);
-                }
+                self.copy_late(map, s, &mut open(&cells[s]));
             });
         }
         if late > 0 {

@@ -2,6 +2,8 @@
 //!
 //! - A thread reads the missing rows of all its shards through one queue (`reads`). The first go to the device before
 //!   the others have slots (`slots`), and it is kept busy while these get theirs and the caller gets what was there.
+//! - Once all rows have slots, those that are not planned yet are cut into slices. A thread that has none left reads
+//!   those of another one (`offers`): half of the device's queue is never left to itself.
 //! - A row that was read goes to its slot and to the caller at once. What else was not there at first is copied
 //!   when all rows of the shard are.
 
@@ -14,6 +16,7 @@ use super::super::lease::PartMap;
 use super::super::workers::{ReadLane, Share, WorkerPool};
 use super::Puller;
 use super::batch::{Cell, Intent, Pending, open};
+use super::offers::{Offered, Offers};
 use super::reads::{Goals, Reads};
 use super::slots::{Step, Walk};
 use crate::error::{Error, Result};
@@ -23,7 +26,13 @@ use crate::stats::Wait;
 use crate::units::Slot;
 
 /// Rows that are read before their slots are filled.
-const FILL_ROWS: usize = 256;
+const FILL_ROWS: usize = if cfg!(test) { 4 } else { 64 };
+/// Where fewer requests than these, for each data directory, are left to be asked for, more are planned: before it is
+/// looked again, as many rows arrive as are filled at a time, and others are asked for.
+const UNASKED_MIN: usize = FILL_ROWS;
+/// Rows of each data directory that a thread plans at a time, once all have slots: what is not planned is whoever's
+/// has nothing left.
+const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 128 };
 /// From so many rows on they are read before others get slots: what is to be read takes 80 bytes a row.
 const READ_ROWS: usize = if cfg!(test) { 64 } else { 1 << 14 };
 
@@ -36,7 +45,7 @@ impl Puller {
     pub(super) fn fetch_missing(
         &self,
         lane: (&WorkerPool, usize),
-        (map, cells): (&PartMap, &[Cell<'_>]),
+        (map, cells, offered): (&PartMap, &[Cell<'_>], &Offered),
         shards: Share,
         intent: Intent,
     ) -> Result<()> {
@@ -48,7 +57,7 @@ impl Puller {
                 Step::Slots(reads) if !reads.is_empty() => {
                     stretch.end();
                     fill = None;
-                    self.read_rows(lane, &mut walk, reads, &shards)?
+                    self.read_rows(lane, (&mut walk, offered), reads, &shards)?
                 }
                 step => step,
             };
@@ -75,7 +84,8 @@ impl Puller {
         for s in shards {
             self.copy_ready(map, cells, s);
             let pending = &mut *open(&cells[s]);
-            if pending.foreign.is_empty() {
+            // Rows that another thread is reading are copied when it has.
+            if pending.foreign.is_empty() && !offered.is_lent(lane.1) {
                 self.copy_late(map, s, pending);
             }
         }
@@ -87,7 +97,7 @@ impl Puller {
     fn read_rows(
         &self,
         (pool, thread): (&WorkerPool, usize),
-        walk: &mut Walk<'_, '_>,
+        (walk, offered): (&mut Walk<'_, '_>, &Offered),
         reads: Reads,
         shards: &Share,
     ) -> Result<Step> {
@@ -101,12 +111,16 @@ impl Puller {
             let mut reader = RowReader::new(&mut **queue);
             let mut lot = reads;
             let lots = (&mut lot, &mut goals);
-            let result = self.read_lots(&mut reader, batch, walk, lots, shards);
+            let offers = offered.of(thread);
+            let result = self.read_lots((&mut reader, batch), walk, lots, (shards, &offers));
             add(&self.reads, reader.count.reads);
             add(&self.read_bytes, reader.count.bytes);
             if result.is_err() {
                 lot.fail(&self.core.shards);
                 goals.fail(&self.core.shards);
+                while let Some(slice) = offers.own() {
+                    slice.fail(&self.core.shards);
+                }
             }
             result
         });
@@ -120,11 +134,10 @@ impl Puller {
 
     fn read_lots(
         &self,
-        reader: &mut RowReader<'_>,
-        batch: &mut RowBatch,
+        (reader, batch): (&mut RowReader<'_>, &mut RowBatch),
         walk: &mut Walk<'_, '_>,
         (lot, goals): (&mut Reads, &mut Goals),
-        shards: &Share,
+        (shards, offers): (&Share, &Offers<'_>),
     ) -> Result<Step> {
         let (map, cells) = (walk.map, walk.cells);
         let places = (&self.core.shards[..], map, cells);
@@ -142,18 +155,38 @@ impl Puller {
             if let Err(later) = lot.join(std::mem::take(reads)) {
                 plan(reader, goals, std::mem::replace(lot, later))?;
             }
+            // The device does not wait until all rows have slots.
+            if !lot.is_empty() && reader.unasked() < UNASKED_MIN {
+                plan(reader, goals, std::mem::take(lot))?;
+            }
         }
-        plan(reader, goals, std::mem::take(lot))?;
+        offers.put(std::mem::take(lot).slices(SLICE_ROWS));
+        // Who has to make room for rows of its own does that first.
+        let next = || match matches!(step, Step::Done) {
+            true => offers.any(),
+            false => offers.own(),
+        };
+        let refill = |reader: &mut RowReader<'_>, goals: &mut Goals| {
+            while reader.unasked() < UNASKED_MIN {
+                let Some(slice) = next() else { break };
+                plan(reader, goals, slice)?;
+            }
+            Ok::<(), Error>(())
+        };
         for s in shards.clone() {
+            refill(reader, goals)?;
             if reader.poll(batch, FILL_ROWS)? {
                 goals.fill(places, batch);
             }
             self.copy_ready(map, cells, s);
         }
-        while reader.next(batch, FILL_ROWS)? {
+        loop {
+            refill(reader, goals)?;
+            if !reader.next(batch, FILL_ROWS)? {
+                return Ok(step);
+            }
             goals.fill(places, batch);
         }
-        Ok(step)
     }
 
     /// Copies the rows of a shard that were there at first and were not copied then. All of them together: equal keys

@@ -7,6 +7,7 @@
 mod admit;
 mod batch;
 mod fetch;
+mod offers;
 mod reads;
 mod remove;
 mod slots;
@@ -229,6 +230,8 @@ impl Puller {
     }
 }
 
+#[cfg(test)]
+mod offers_tests;
 #[cfg(test)]
 mod promise_tests;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::mem::Flags;
 use crate::ssd::data_file::{DataFile, Location};
 use crate::ssd::index::Files;
 use crate::ssd::reader::{RowBatch, Want, pin_files};
-use crate::units::{Slot, narrow};
+use crate::units::{Slot, narrow, to_usize};
 
 /// Where a row goes that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(super) struct Reads {
     wants: Vec<Want>,
     /// The files that they are in, by rising slot.
     files: Vec<Arc<DataFile>>,
-    /// By the tag of a want; those of a shard are neighbours.
+    /// By the tag of a want.
     goals: Vec<Goal>,
 }
 
@@ -84,6 +84,57 @@ impl Reads {
         self.wants.extend(renamed(more.wants, self.goals.len()));
         self.goals.extend(more.goals);
         Ok(())
+    }
+
+    /// Cuts the rows into slices with as many of each data directory, this many at most; what stands together in a
+    /// file is in one slice, but for its ends.
+    pub(super) fn slices(mut self, rows_max: usize) -> Vec<Reads> {
+        self.wants.sort_unstable_by_key(|want| want.location);
+        let mut number = 0;
+        let mut by_directory: Vec<Vec<(&Arc<DataFile>, Want)>> = Vec::new();
+        for wants in self
+            .wants
+            .chunk_by(|a, b| a.location.slot() == b.location.slot())
+        {
+            while self.files[number].slot != wants[0].location.slot() {
+                number += 1;
+                assert!(number < self.files.len(), "every wanted file was pinned");
+            }
+            let file = &self.files[number];
+            let directory = to_usize(file.meta.directory);
+            if by_directory.len() <= directory {
+                by_directory.resize_with(directory + 1, Vec::new);
+            }
+            by_directory[directory].extend(wants.iter().map(|want| (file, *want)));
+        }
+        let longest = by_directory.iter().map(Vec::len).max().unwrap_or(0);
+        let count = longest.div_ceil(rows_max);
+        let mut slices: Vec<Reads> = (0..count).map(|_| Reads::default()).collect();
+        for rows in &by_directory {
+            for (i, slice) in slices.iter_mut().enumerate() {
+                for (file, want) in &rows[rows.len() * i / count..rows.len() * (i + 1) / count] {
+                    slice.add(file, *want, self.goals[want.tag as usize]);
+                }
+            }
+        }
+        for slice in &mut slices {
+            slice.files.sort_by_key(|file| file.slot);
+        }
+        slices
+    }
+
+    /// Adds a row of a file; rows of a file follow each other.
+    fn add(&mut self, file: &Arc<DataFile>, want: Want, goal: Goal) {
+        let tag = narrow(self.goals.len());
+        self.wants.push(Want { tag, ..want });
+        self.goals.push(goal);
+        if self
+            .files
+            .last()
+            .is_none_or(|last| !Arc::ptr_eq(last, file))
+        {
+            self.files.push(Arc::clone(file));
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -1,11 +1,12 @@
 //! Which rows may be read together, and where they go.
 
 use super::reads::{Goals, Reads};
+use crate::CreateOptions;
 use crate::Store;
 use crate::io::Io;
 use crate::ssd::data_file::Location;
 use crate::ssd::reader::Want;
-use crate::store::tests::{keys, made, options, set, sgd};
+use crate::store::tests::{keys, made, made_with, options, set, sgd};
 use crate::units::{FileSlot, Slot};
 
 /// A store with so many files of rows.
@@ -17,6 +18,10 @@ fn with_files(files: u64) -> (Io, Store) {
         store.checkpoint(file, &[]).unwrap();
     }
     (disk, store)
+}
+
+fn place(want: &Want) -> (usize, u32) {
+    (want.location.slot().index(), want.location.entry())
 }
 
 /// Reads of so many rows of a shard, all of the file at a slot.
@@ -49,7 +54,6 @@ fn rows_of_several_shards_are_read_together_unless_a_slot_has_another_file() {
     assert_eq!(slots, [0, 1], "each file once");
     let tags: Vec<u32> = wants.iter().map(|want| want.tag).collect();
     assert_eq!(tags, [0, 1, 2, 3, 4, 5]);
-    let place = |want: &Want| (want.location.slot().index(), want.location.entry());
     let places: Vec<(usize, u32)> = wants.iter().map(place).collect();
     assert_eq!(places, [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (0, 0)]);
     // A further lot goes on with the tags.
@@ -57,4 +61,57 @@ fn rows_of_several_shards_are_read_together_unless_a_slot_has_another_file() {
     let tags: Vec<u32> = wants.iter().map(|want| want.tag).collect();
     assert_eq!((tags, goals.len()), (vec![6, 7], 8));
     assert!(Reads::default().is_empty() && Reads::default().first_table().is_none());
+}
+
+#[test]
+fn slices_have_their_share_of_each_directory_and_neighbours_in_one() {
+    let directories = vec!["/a".into(), "/b".into()];
+    let create = CreateOptions::new().data_directories(directories);
+    let (_disk, store) = made_with(create, options());
+    let table = store.create_table(&sgd("rows", 4)).unwrap();
+    for file in 1..=2 {
+        set(&store, table, &keys(0..200), file as f32);
+        store.checkpoint(file, &[]).unwrap();
+    }
+    let directory = |slot: usize| {
+        let files = store.parts.core.ssd.file_slots();
+        files[slot].as_ref().unwrap().meta.directory
+    };
+    assert_eq!([0, 1, 2, 3].map(directory), [0, 1, 0, 1]);
+    // 25 and 15 rows of files in one directory, 9 of one in the other, shard after shard.
+    let mut all = Reads::default();
+    for (shard, rows) in [25, 9, 15].into_iter().enumerate() {
+        all.join(reads(&store, shard, shard, rows)).unwrap();
+    }
+    let slices = all.slices(8);
+    assert_eq!(slices.len(), 5);
+    let mut places = Vec::new();
+    let mut goals = Goals::default();
+    for slice in slices {
+        assert_eq!(slice.first_table(), Some(0));
+        let (before, rows) = (goals.len(), slice.len());
+        let (files, wants) = goals.take(slice);
+        assert_eq!((wants.len(), goals.len()), (rows, before + rows));
+        let slots: Vec<usize> = files.iter().map(|file| file.slot.index()).collect();
+        let mut wanted: Vec<usize> = wants.iter().map(|w| w.location.slot().index()).collect();
+        let of_b = wanted.iter().filter(|slot| directory(**slot) == 1).count();
+        assert_eq!(rows - of_b, 8, "of the first directory");
+        assert!((1..=2).contains(&of_b), "of the second one");
+        wanted.sort_unstable();
+        wanted.dedup();
+        assert_eq!(slots, wanted, "the files of its rows, by slot");
+        let tags = wants.iter().map(|want| want.tag as usize);
+        assert!(tags.eq(before..before + rows));
+        places.push(wants.iter().map(place).collect::<Vec<_>>());
+    }
+    let of_a = |slice: &Vec<(usize, u32)>| slice.iter().filter(|p| p.0 != 1).copied().collect();
+    let in_a: Vec<Vec<(usize, u32)>> = places.iter().map(of_a).collect();
+    let first = (0..25).map(|entry| (0, entry));
+    let order: Vec<(usize, u32)> = first.chain((0..15).map(|entry| (2, entry))).collect();
+    assert_eq!(in_a.concat(), order, "neighbours stay together");
+    let mut all = places.concat();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 49, "each row once");
+    assert!(Reads::default().slices(8).is_empty());
 }

@@ -14,7 +14,7 @@ use hps::{Stats, Store};
 use super::args::{Args, Settings};
 use super::fixture::{Fixture, Loaded};
 use super::keys::{Distribution, Draw, Order};
-use super::limits::device::{self, RandomProbe, RandomReads, Sequential};
+use super::limits::device::{self, LongReads, RandomProbe, RandomReads, Sequential};
 use super::limits::files::{Files, SyncedFiles, synced_files};
 use super::plot::Sample;
 use super::report::{Notes, Outcome};
@@ -76,8 +76,22 @@ impl Context {
     /// # Errors
     /// What the system says.
     pub fn random_reads(&self, files: &[PathBuf], block_bytes: usize) -> Result<RandomReads> {
+        self.mixed_reads(files, block_bytes, LongReads::default())
+    }
+
+    /// Random reads a second, most of a block, some longer, on these files.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn mixed_reads(
+        &self,
+        files: &[PathBuf],
+        block_bytes: usize,
+        long: LongReads,
+    ) -> Result<RandomReads> {
         let probe = RandomProbe {
             block_bytes,
+            long,
             threads: self.settings.threads,
             depths: &READ_DEPTHS,
             seconds: self.seconds_of(1.0),

@@ -193,6 +193,7 @@ fn limits(
     let stride = hps::format::param_file::record_stride(descriptor.row_bytes());
     let probe = device::RandomProbe {
         block_bytes: stride.next_multiple_of(512),
+        long: device::LongReads::default(),
         threads,
         depths: &[32, 64, 128],
         seconds: if args.tiny { 0.05 } else { 1.0 },

@@ -177,11 +177,22 @@ pub(super) fn reach(io: &Io, path: &Path, mode: OpenMode) -> std::io::Result<Arc
     place.open(name.ok_or(std::io::ErrorKind::InvalidInput)?, mode)
 }
 
+/// Reads of a probe that are longer than a block.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LongReads {
+    /// Their share of the reads.
+    pub share: f64,
+    /// Their bytes on the average: of a block to twice as many less a block, all equally often.
+    pub bytes: usize,
+}
+
 /// What a probe of random reads does.
 #[derive(Clone, Copy, Debug)]
 pub struct RandomProbe<'a> {
     /// Bytes of a read, and of the offsets' grid.
     pub block_bytes: usize,
+    /// Those that are longer.
+    pub long: LongReads,
     /// Threads, each with its own queue.
     pub threads: usize,
     /// Reads in flight, all threads together, to try.
@@ -190,6 +201,30 @@ pub struct RandomProbe<'a> {
     pub seconds: f64,
     /// Seed of the offsets.
     pub seed: u64,
+}
+
+impl RandomProbe<'_> {
+    /// The length of a read that was drawn as a number from 0 to 1: long ones are at its end.
+    fn read_bytes(&self, drawn: f64) -> usize {
+        let LongReads { share, bytes } = self.long;
+        if share <= 0.0 || drawn < 1.0 - share {
+            return self.block_bytes;
+        }
+        let at = (drawn - (1.0 - share)) / share;
+        let more = 2.0 * at * bytes.saturating_sub(self.block_bytes) as f64;
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a length, far below 2^53"
+        )]
+        let more = more as usize;
+        (self.block_bytes + more).next_multiple_of(512)
+    }
+}
+
+/// A number from 0 to 1 of a hash.
+fn unit(hash: u64) -> f64 {
+    hash as f64 / u64::MAX as f64
 }
 
 /// Files as one row of blocks.
@@ -211,12 +246,13 @@ impl Blocks {
         Ok(Blocks { files, count })
     }
 
-    /// The file of a block, and the block's number in it.
-    fn find(&self, block: u64) -> Option<(&Arc<dyn DiskFile>, u64)> {
+    /// The file of a block, and the block's number in it, or that of an earlier one behind which so many are.
+    fn find(&self, block: u64, blocks: u64) -> Option<(&Arc<dyn DiskFile>, u64)> {
         let at = self.files.partition_point(|(_, end)| *end <= block);
         let before = at.checked_sub(1).map_or(0, |i| self.files[i].1);
-        let (file, _) = self.files.get(at)?;
-        Some((file, block - before))
+        let (file, end) = self.files.get(at)?;
+        let last = (end - before).saturating_sub(blocks);
+        Some((file, (block - before).min(last)))
     }
 }
 
@@ -239,9 +275,8 @@ pub fn random_reads(io: &Io, paths: &[PathBuf], probe: &RandomProbe) -> Result<R
                     let depth = share(*depth, probe.threads, thread).max(1);
                     let seed = probe.seed ^ mix64((thread as u64 + 1) << 32 | depth as u64);
                     scope.spawn(move || {
-                        let queue = io
-                            .engine
-                            .queue(depth, probe.block_bytes.next_multiple_of(4096));
+                        let buffer_bytes = probe.read_bytes(1.0).next_multiple_of(4096);
+                        let queue = io.engine.queue(depth, buffer_bytes);
                         start.wait();
                         read_blocks(queue?, blocks, probe, seed)
                     })
@@ -277,10 +312,12 @@ fn read_blocks(
         while let Some(buffer) = queue.buffer() {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let block = (u128::from(mix64(state)) * u128::from(blocks.count)) >> 64;
-            let found = blocks.find(u64::try_from(block)?);
+            let bytes = probe.read_bytes(unit(mix64(!state)));
+            let long = bytes.div_ceil(probe.block_bytes) as u64;
+            let found = blocks.find(u64::try_from(block)?, long);
             let (file, block) = found.context("a block out of range")?;
             let offset = block * probe.block_bytes as u64;
-            queue.read(file, offset, probe.block_bytes, buffer, count);
+            queue.read(file, offset, bytes, buffer, count);
             count += 1;
         }
         for _ in 0..refill {
@@ -321,6 +358,7 @@ mod tests {
         assert!(sequential_read(&disk, &paths, &[4]).unwrap().per_second > 0.0);
         let probe = RandomProbe {
             block_bytes: 4096,
+            long: LongReads::default(),
             threads: 2,
             depths: &[3, 8],
             seconds: 0.02,
@@ -328,5 +366,12 @@ mod tests {
         };
         let reads = random_reads(&disk, &paths, &probe).unwrap();
         assert!(reads.per_second > 0.0 && [3, 8].contains(&reads.depth));
+        let (share, bytes) = (0.25, 3 << 20);
+        let long = LongReads { share, bytes };
+        let mixed = RandomProbe { long, ..probe };
+        assert!(random_reads(&disk, &paths, &mixed).unwrap().per_second > 0.0);
+        let lengths = [0.0, 0.74, 0.75, 0.875, 1.0].map(|drawn| mixed.read_bytes(drawn));
+        assert_eq!(lengths, [4096, 4096, 4096, 3 << 20, (6 << 20) - 4096]);
+        assert_eq!(probe.read_bytes(1.0), 4096);
     }
 }

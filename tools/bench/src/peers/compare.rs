@@ -23,7 +23,7 @@ use super::table::{Entry, Report};
 use super::{Kind, Place, ROW_BYTES, child};
 use crate::args::Usage;
 use crate::keys::Distribution;
-use crate::limits::device::{RandomProbe, disk, random_reads, sequential_write};
+use crate::limits::device::{LongReads, RandomProbe, disk, random_reads, sequential_write};
 use crate::machine::describe;
 use crate::model::Ideal;
 
@@ -379,6 +379,7 @@ impl<'a> Comparison<'a> {
     fn probe(&self, round: u16) -> Result<f64> {
         let probe = RandomProbe {
             block_bytes: 4096,
+            long: LongReads::default(),
             threads: 1,
             depths: &[32],
             seconds: self.args.probe_seconds,

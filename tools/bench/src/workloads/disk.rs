@@ -18,7 +18,7 @@ use crate::args::Settings;
 use crate::context::{Context, Delta, holdings, quiet};
 use crate::figures::Latencies;
 use crate::keys::{Distribution, Draw, Order};
-use crate::limits::device::{RandomReads, Sequential};
+use crate::limits::device::{LongReads, RandomReads, Sequential};
 use crate::machine;
 use crate::model::Ideal;
 use crate::pipeline::{Drawn, Once, Step, Trainer, Window};
@@ -51,6 +51,7 @@ pub fn pull_miss(context: &mut Context) -> Result<()> {
     let files = context.settings.data_files(&context.fixture.rows());
     let mut trainer = Trainer::new(&store, table, &s).without_pushes();
     let mut rounds = Rounds::on(&context.fixture.rows());
+    let mut of_mixed = Vec::new();
     for round in 0..s.rounds {
         context
             .notes
@@ -69,9 +70,14 @@ pub fn pull_miss(context: &mut Context) -> Result<()> {
         let miss = 1.0 - delta.hit_rate();
         outcome.round(rate, device.per_second / miss.max(1e-9));
         probes(&mut outcome, &device, None);
+        let block_bytes = context.row_block_bytes();
+        let long = long_reads(&delta, block_bytes);
+        let mixed = context.mixed_reads(&files, block_bytes, long)?;
+        of_mixed.push(delta.reads / rounds.seconds.max(1e-9) / mixed.per_second);
         drain(&mut trainer)?;
     }
     rounds.tell(&mut outcome);
+    outcome.spread("ratio_to_reads_of_the_same_lengths", &of_mixed);
     outcome.set("cache_bytes_max", cache);
     holdings(&mut outcome, &store.stats());
     drop(trainer);
@@ -103,6 +109,23 @@ fn drain(trainer: &mut Trainer) -> Result<()> {
     let nothing: Vec<Vec<u64>> = Vec::new();
     while trainer.step(&mut Once(nothing.iter()))?.is_some() {}
     Ok(())
+}
+
+/// The reads of a window that brought more than one row, taken as two: what neighbours share is longer than a block.
+fn long_reads(delta: &Delta, block_bytes: usize) -> LongReads {
+    let share = delta.reads_per_cold_row().recip() - 1.0;
+    let each = delta.read_bytes / delta.reads.max(1.0);
+    let block = block_bytes as f64;
+    if !(share > 0.0 && share <= 1.0 && each > block) {
+        return LongReads::default();
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a length, far below 2^53"
+    )]
+    let bytes = (block + (each - block) / share) as usize;
+    LongReads { share, bytes }
 }
 
 fn probes(outcome: &mut Outcome, reads: &RandomReads, write: Option<&Sequential>) {
