@@ -73,6 +73,27 @@ fn rows_share_a_read_up_to_the_gap_that_is_cheaper_to_read() {
 }
 
 #[test]
+fn what_was_not_asked_for_yet_is_counted() {
+    let place = Place::new();
+    let file = place.shared(1, &[rows(0, SECTOR, 0..200)]);
+    let mut queue = queue(2, 1 << 20);
+    let mut reader = RowReader::new(&mut *queue);
+    assert_eq!(reader.unasked(), 0);
+    for lot in [&[0, 40, 80][..], &[120, 160]] {
+        let wants = wants(1, SECTOR, lot);
+        reader.add(vec![Arc::clone(&file)], wants).unwrap();
+    }
+    assert_eq!(reader.unasked(), 5);
+    let mut batch = RowBatch::default();
+    // Two are on their way at a time; the place of one that has arrived is filled when the next is waited for.
+    for left in [3, 2, 1, 0, 0] {
+        assert!(reader.next(&mut batch, 1).unwrap());
+        assert_eq!((batch.tags.len(), reader.unasked()), (1, left));
+    }
+    assert!(!reader.next(&mut batch, 1).unwrap());
+}
+
+#[test]
 fn a_read_begins_and_ends_where_the_device_can() {
     let place = Place::new();
     // Records of 24 bytes, 21 and a third in a sector.

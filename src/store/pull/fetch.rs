@@ -2,8 +2,8 @@
 //!
 //! - A thread reads the missing rows of all its shards through one queue (`reads`). The first go to the device before
 //!   the others have slots (`slots`), and it is kept busy while these get theirs and the caller gets what was there.
-//! - Once all rows have slots, those that are not planned yet are cut into slices. A thread that has none left reads
-//!   those of another one (`offers`): half of the device's queue is never left to itself.
+//! - What has slots and is not planned yet is cut into slices. A thread that has none left, and whose rows all have
+//!   slots, reads those of another one (`offers`): its part of the device's queue is not left empty.
 //! - A row that was read goes to its slot and to the caller at once. What else was not there at first is copied
 //!   when all rows of the shard are.
 
@@ -33,7 +33,8 @@ const UNASKED_MIN: usize = FILL_ROWS;
 /// Rows of each data directory that a thread plans at a time, once all have slots: what is not planned is whoever's
 /// has nothing left.
 const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 128 };
-/// From so many rows on they are read before others get slots: what is to be read takes 80 bytes a row.
+/// From so many rows on a thread reads them all before others get slots: what is to be read takes 80 bytes a row. What it
+/// takes from others comes on top: no more than each of them had in such a round.
 const READ_ROWS: usize = if cfg!(test) { 64 } else { 1 << 14 };
 
 impl Puller {
@@ -92,8 +93,8 @@ impl Puller {
         Ok(())
     }
 
-    /// Reads rows, and those that get slots meanwhile. Gives what the last step of the walk has led to; no row
-    /// that has a slot is left to be read.
+    /// Reads rows, and those that get slots meanwhile. Gives what the last step of the walk has led to; each row
+    /// that has a slot was read, or is being read by another thread.
     fn read_rows(
         &self,
         (pool, thread): (&WorkerPool, usize),

@@ -1,7 +1,8 @@
 //! Which thread reads a row?
 //!
 //! Each reads those of its own shards, slice after slice. One that has no slice left, and whose rows all have slots,
-//! takes another's: all have requests on their way until the last slice of the call, and end together.
+//! takes another's, as long as it finds one: threads that read as fast as each other end together. One that finds none
+//! because the others still give slots to their rows is done.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;

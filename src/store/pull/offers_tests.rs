@@ -10,6 +10,7 @@ use super::slots::{Step, Walk};
 use super::split::Wanted;
 use crate::io::sim::{Fault, SimDisk};
 use crate::store::tests::{ROOT, keys, options, sgd};
+use crate::units::range_of;
 use crate::*;
 
 const ROWS: u64 = 600;
@@ -108,6 +109,30 @@ fn a_thread_with_nothing_left_reads_what_another_one_has_not_asked_for() {
         stats.reads > 0 && stats.reads < ROWS,
         "neighbours share reads"
     );
+}
+
+/// Rows that nobody ever pushed are in no file: they are copied when all rows of their shard are there, also those that
+/// another thread reads.
+#[test]
+fn new_rows_of_a_shard_that_another_thread_reads_for_are_copied() {
+    let (disk, store, table) = cold();
+    // Long enough for the thread with few rows to find slices of the other one.
+    disk.set_latency(std::time::Duration::from_micros(200));
+    let is_of_first = |key: &u64| range_of(mix64(*key), SHARDS).is_multiple_of(2);
+    let (all, values) = (keys(0..ROWS), values());
+    let (of_first, of_second): (Vec<u64>, Vec<u64>) = all.iter().partition(|key| is_of_first(key));
+    let new = keys(ROWS..ROWS + 100).into_iter().filter(is_of_first);
+    let mut asked = of_first.clone();
+    asked.extend(new);
+    asked.extend(&of_second[..48]);
+    asked.extend(&of_first[..5]);
+    let mut out = vec![-1.0; asked.len() * 4];
+    drop(store.pull(table, &asked, &mut out).unwrap());
+    for (key, found) in asked.iter().zip(out.chunks(4)) {
+        let row = all.iter().position(|other| other == key);
+        let expected = row.map_or(&[0.0; 4][..], |row| &values[row * 4..row * 4 + 4]);
+        assert_eq!(found, expected, "key {key}");
+    }
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub(super) enum Step {
     /// Rows got slots: some of them are to be read, or none.
     Slots(Reads),
     /// No slot is free for rows of a part (its ordinal) in a shard. What has slots so far is read before room
-    /// is made: nothing stays half-read.
+    /// is made, or being read by another thread, which makes no room before it has: nothing stays half-read.
     NoRoom { shard: usize, ordinal: usize },
     /// All rows of all shards have slots.
     Done,

@@ -218,7 +218,7 @@ impl RandomProbe<'_> {
             reason = "a length, far below 2^53"
         )]
         let more = more as usize;
-        (self.block_bytes + more).next_multiple_of(512)
+        (self.block_bytes + more + 256) / 512 * 512
     }
 }
 

@@ -70,11 +70,11 @@ pub fn pull_miss(context: &mut Context) -> Result<()> {
         let miss = 1.0 - delta.hit_rate();
         outcome.round(rate, device.per_second / miss.max(1e-9));
         probes(&mut outcome, &device, None);
+        drain(&mut trainer)?;
         let block_bytes = context.row_block_bytes();
         let long = long_reads(&delta, block_bytes);
         let mixed = context.mixed_reads(&files, block_bytes, long)?;
         of_mixed.push(delta.reads / rounds.seconds.max(1e-9) / mixed.per_second);
-        drain(&mut trainer)?;
     }
     rounds.tell(&mut outcome);
     outcome.spread("ratio_to_reads_of_the_same_lengths", &of_mixed);
