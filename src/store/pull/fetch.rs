@@ -82,11 +82,12 @@ impl Puller {
         if let Some(new) = walk.brings_new_rows() {
             self.brought_new.store(new, Ordering::Relaxed);
         }
+        // Rows that another thread is reading are copied when it has.
+        let lent = offered.is_lent(lane.1);
         for s in shards {
             self.copy_ready(map, cells, s);
             let pending = &mut *open(&cells[s]);
-            // Rows that another thread is reading are copied when it has.
-            if pending.foreign.is_empty() && !offered.is_lent(lane.1) {
+            if pending.foreign.is_empty() && !lent {
                 self.copy_late(map, s, pending);
             }
         }

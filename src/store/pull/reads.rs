@@ -45,18 +45,26 @@ impl Reads {
         (ordinal, slot, missing): (u32, Slot, u32),
         (location, key, row_f32s): (Location, u64, u32),
     ) {
-        self.wants.push(Want {
+        let want = Want {
             location,
             key,
-            tag: narrow(self.goals.len()),
+            tag: 0,
             row_f32s,
-        });
-        self.goals.push(Goal {
+        };
+        let goal = Goal {
             shard: narrow(shard),
             ordinal,
             slot,
             missing,
-        });
+        };
+        self.add(want, goal);
+    }
+
+    /// Adds a row under the next tag.
+    fn add(&mut self, want: Want, goal: Goal) {
+        let tag = narrow(self.goals.len());
+        self.wants.push(Want { tag, ..want });
+        self.goals.push(goal);
     }
 
     /// Keeps the files of the rows: to be called under the lock under which their locations were looked up.
@@ -113,7 +121,12 @@ impl Reads {
         for rows in &by_directory {
             for (i, slice) in slices.iter_mut().enumerate() {
                 for (file, want) in &rows[rows.len() * i / count..rows.len() * (i + 1) / count] {
-                    slice.add(file, *want, self.goals[want.tag as usize]);
+                    slice.add(*want, self.goals[want.tag as usize]);
+                    // Rows of a file follow each other.
+                    let last = slice.files.last();
+                    if last.is_none_or(|last| !Arc::ptr_eq(last, file)) {
+                        slice.files.push(Arc::clone(file));
+                    }
                 }
             }
         }
@@ -121,20 +134,6 @@ impl Reads {
             slice.files.sort_by_key(|file| file.slot);
         }
         slices
-    }
-
-    /// Adds a row of a file; rows of a file follow each other.
-    fn add(&mut self, file: &Arc<DataFile>, want: Want, goal: Goal) {
-        let tag = narrow(self.goals.len());
-        self.wants.push(Want { tag, ..want });
-        self.goals.push(goal);
-        if self
-            .files
-            .last()
-            .is_none_or(|last| !Arc::ptr_eq(last, file))
-        {
-            self.files.push(Arc::clone(file));
-        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
