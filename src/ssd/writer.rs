@@ -256,7 +256,15 @@ impl<'q> FileWriter<'q> {
     ///
     /// # Errors
     /// The first failed write; the file is removed.
-    pub fn finish(mut self) -> Result<Finished> {
+    pub fn finish(self) -> Result<Finished> {
+        self.finish_then(|| {})
+    }
+
+    /// The same; `asked` is called when all writes are on their way, and before any of them is waited for.
+    ///
+    /// # Errors
+    /// As [`FileWriter::finish`].
+    pub fn finish_then(mut self, asked: impl FnOnce()) -> Result<Finished> {
         assert!(
             !self.keys.is_empty(),
             "a parameter file holds at least one entry"
@@ -294,6 +302,7 @@ impl<'q> FileWriter<'q> {
         self.append(&bytes);
         self.pad();
         self.flush_buffer();
+        asked();
         self.drain();
         if let Some(e) = self.failure.take() {
             let bytes = footer_offset;

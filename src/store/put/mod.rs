@@ -8,12 +8,13 @@
 //! - No device read, and no wait for one of a row: the new content replaces what is read. (Where there is no room
 //!   beside slots that another batch was promised, the put waits until that has them: its rows may be the same.)
 //! - What can be refused is refused before the first row is changed: lengths, values that are not finite,
-//!   room beside the leases.
+//!   room beside the leases. (Values of a long put are looked at while its first file is written: [`look`].)
 //! - The gate is held to the end: a cut has all of a call, or nothing.
 //! - No wait for a lease to be dropped, and none with a shard locked or a worker busy.
 
 mod apply;
 mod call;
+mod look;
 mod pinned;
 mod room;
 mod rows;
@@ -36,6 +37,7 @@ use crate::row::all_finite;
 use crate::stats::Wait;
 use crate::sync::{Mutex, MutexGuard};
 use apply::{Lack, Rest, Step, put_some};
+use look::Look;
 use room::Room;
 
 /// Keys that are split by shard at a time: all shards fill at the same pace, so that flushes have rows of
@@ -55,9 +57,39 @@ struct Job<'a> {
     skip: bool,
     /// The first position of the piece at hand.
     first: usize,
+    /// While nobody has looked at all values.
+    look: Option<&'a Look<'a>>,
 }
 
-impl Job<'_> {
+impl<'a> Job<'a> {
+    /// A put of so many keys, of which no value was looked at.
+    ///
+    /// # Errors
+    /// `InvalidArgument`: not as many values as the keys have.
+    fn new(table: &'a Table, keys: usize, rows: PutRows<'a>) -> Result<Job<'a>> {
+        let width = rows.width(table);
+        let (expected, found) = (keys * width, rows.values.len());
+        if expected != found {
+            let what = "values of a put (f32s)";
+            return Err(ArgumentError::Length {
+                what,
+                expected,
+                found,
+            }
+            .into());
+        }
+        Ok(Job {
+            table,
+            rows,
+            width,
+            looked: width.min(table.layout.metadata_range().start),
+            non_finite: 0,
+            skip: false,
+            first: 0,
+            look: None,
+        })
+    }
+
     /// What putting so many keys comes to.
     fn report(&self, keys: usize) -> PutReport {
         let left_out = if self.skip { self.non_finite } else { 0 };
@@ -65,6 +97,11 @@ impl Job<'_> {
             rows: keys as u64 - left_out,
             non_finite: self.non_finite,
         }
+    }
+
+    /// Whether the rows may be put as they are: waits until all values were looked at.
+    fn may_change_rows(&self) -> bool {
+        self.look.is_none_or(Look::are_finite)
     }
 
     fn is_finite(&self, position: usize) -> bool {
@@ -136,9 +173,14 @@ impl Putter {
     /// rows may be.
     pub fn put(&self, table: &Table, keys: &[u64], rows: PutRows<'_>) -> Result<PutReport> {
         self.core.check_writable()?;
-        let mut job = self.check(table, (keys.len(), &|index| keys[index]), rows)?;
-        let report = job.report(keys.len());
-        if report.rows > 0 {
+        let mut job = Job::new(table, keys.len(), rows)?;
+        let look = Look::new(job.rows.values);
+        if self.begins_first(&job, keys.len()) {
+            job.look = Some(&look);
+        } else {
+            self.check(&mut job, (keys.len(), &|index| keys[index]))?;
+        }
+        if job.report(keys.len()).rows > 0 {
             // Before the gate, so that nobody has it to himself while admissions are held back.
             let room = self.promise(table, keys)?;
             let _whole = self.core.gate_shared();
@@ -152,6 +194,11 @@ impl Putter {
                 if straight && self.put_straight(&job, rest, &room)? {
                     break;
                 }
+                if job.look.take().is_some() {
+                    // Nothing has changed yet.
+                    self.check(&mut job, (keys.len(), &|index| keys[index]))?;
+                    continue;
+                }
                 fill.get_or_insert_with(|| self.flusher.begin_fill());
                 let (piece, others) = rest.split_at(rest.len().min(PIECE_KEYS));
                 self.put_piece(&job, piece, &room)?;
@@ -160,39 +207,21 @@ impl Putter {
                 self.flusher.look();
             }
         }
-        table.note_non_finite(report.non_finite);
-        Ok(report)
+        table.note_non_finite(job.non_finite);
+        Ok(job.report(keys.len()))
     }
 
     /// Checks the values.
-    fn check<'a>(
+    ///
+    /// # Errors
+    /// `InvalidArgument`, where values that are not finite are rejected.
+    fn check(
         &self,
-        table: &'a Table,
+        job: &mut Job<'_>,
         (keys, key_at): (usize, &dyn Fn(usize) -> u64),
-        rows: PutRows<'a>,
-    ) -> Result<Job<'a>> {
-        let width = rows.width(table);
-        let (expected, found) = (keys * width, rows.values.len());
-        if expected != found {
-            let what = "values of a put (f32s)";
-            return Err(ArgumentError::Length {
-                what,
-                expected,
-                found,
-            }
-            .into());
-        }
-        let mut job = Job {
-            table,
-            rows,
-            width,
-            looked: width.min(table.layout.metadata_range().start),
-            non_finite: 0,
-            skip: false,
-            first: 0,
-        };
-        if rows.are_verbatim || self.workers.are_finite(&[rows.values], keys) {
-            return Ok(job);
+    ) -> Result<()> {
+        if job.rows.are_verbatim || self.workers.are_finite(&[job.rows.values], keys) {
+            return Ok(());
         }
         for index in 0..keys {
             if job.is_finite(index) {
@@ -200,12 +229,12 @@ impl Putter {
             }
             job.non_finite += 1;
             if self.core.options.non_finite == NonFinite::Reject {
-                let (table, key) = (table.descriptor.name.clone(), key_at(index));
+                let (table, key) = (job.table.descriptor.name.clone(), key_at(index));
                 return Err(ArgumentError::NonFinite { table, key, index }.into());
             }
         }
         job.skip = job.non_finite > 0 && self.core.options.non_finite == NonFinite::Skip;
-        Ok(job)
+        Ok(())
     }
 
     /// Puts the rows of some keys, as room is made for them.

@@ -45,7 +45,8 @@ impl Putter {
     ) -> Result<PutReport> {
         self.core.check_writable()?;
         let count: usize = pieces.iter().map(|piece| piece.rows).sum();
-        let mut job = self.check(table, (count, &|index| self.key_of(pieces, index)), rows)?;
+        let mut job = Job::new(table, count, rows)?;
+        self.check(&mut job, (count, &|index| self.key_of(pieces, index)))?;
         let report = job.report(count);
         if report.rows > 0 {
             let _whole = self.core.gate_shared();

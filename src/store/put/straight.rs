@@ -10,6 +10,8 @@
 //! - What is in memory is changed there, whatever comes to be in a file: the file's copy is then an older one.
 //! - The key of a copy with a higher rank, which came between this file's rank and its last repoint, is put
 //!   once more, in memory: a checkpoint's files and the index say the same of every key.
+//! - The values were looked at before anything is changed: where rows are in memory, before the first of them is; else
+//!   before the first file is finished, which is removed where one value is not finite.
 //! - Nobody has a shard locked, or holds compactions back from their ranks, when a row waits for room.
 
 use super::super::core::{Shard, ShardCell, Stretch, Table, point};
@@ -180,8 +182,24 @@ impl Putter {
         2 * sample().filter(is_known).count() > sample().len()
     }
 
-    /// Writes the rows of these keys to files, if they are enough for that and no cut needs older states; whether
-    /// it did. The gate is held.
+    /// Whether the values of a put of so many keys are looked at while its first file is written: its rows are as many
+    /// as go past the cache, and none of the table is in memory.
+    pub(super) fn begins_first(&self, job: &Job<'_>, keys: usize) -> bool {
+        !job.rows.are_verbatim
+            && !job.table.tuning().policy.keeps_all()
+            && self.cuts(job.table, keys).is_some()
+            && !self.has_rows_in_memory(job.table)
+    }
+
+    /// Whether a row of a table is in memory.
+    fn has_rows_in_memory(&self, table: &Table) -> bool {
+        let table = table.id.0 as usize;
+        let any = |cell: &ShardCell| cell.lock().cache.resident_of(table) > 0;
+        self.core.shards.iter().any(any)
+    }
+
+    /// Writes the rows of these keys to files, if they are enough for that, no cut needs older states and no value that
+    /// nobody has looked at before is not finite; whether it did: else nothing has changed. The gate is held.
     pub(super) fn put_straight(&self, job: &Job<'_>, keys: &[u64], room: &Room) -> Result<bool> {
         // What is current is captured before the end of the last cut, which the last shard is told last.
         let last = self.core.shards.last();
@@ -197,8 +215,12 @@ impl Putter {
             directories: self.core.ssd.directories.len(),
             threads,
         });
-        let write = || -> Result<()> {
+        let write = |looks: bool| -> Result<()> {
             let _alarm = self.core.ssd.poison.alarm();
+            if looks {
+                // What comes of it is asked for where it matters.
+                let _finite = job.may_change_rows();
+            }
             loop {
                 let Some((range, round)) = open(&turns).take() else {
                     return Ok(());
@@ -219,9 +241,10 @@ impl Putter {
             }
         };
         let write = &write;
-        let all = by_team("hps-put", (0..threads).map(|_| write));
+        // The first one writes.
+        let all = by_team("hps-put", (0..threads).map(|i| move || write(i > 0)));
         all.into_iter().collect::<Result<()>>()?;
-        Ok(true)
+        Ok(job.may_change_rows())
     }
 
     /// Writes those of a round's rows that are of one range.
@@ -239,7 +262,12 @@ impl Putter {
         let rows = entries.len();
         held.set(rows * ROW_BYTES);
         keep_last(&mut entries);
-        self.put_resident_ones(job, &mut entries);
+        if self.has_rows_in_memory(job.table) {
+            if !job.may_change_rows() {
+                return Ok(());
+            }
+            self.put_resident_ones(job, &mut entries);
+        }
         let mut rest = entries;
         if rest.len() >= (cuts.rows_min / 2).max(1) {
             let directories = self.core.ssd.directories.len();
@@ -248,9 +276,15 @@ impl Putter {
             let files = rest.len().div_ceil(cuts.rows_max);
             let mut again = Vec::new();
             for some in rest.chunks(rest.len().div_ceil(files)) {
-                again.append(&mut self.put_file(job, some, directory, (cuts, turns))?);
+                match self.put_file(job, some, directory, (cuts, turns))? {
+                    Some(mut some) => again.append(&mut some),
+                    None => return Ok(()),
+                }
             }
             rest = again;
+        }
+        if !job.may_change_rows() {
+            return Ok(());
         }
         if !rest.is_empty() {
             self.put_cells(job, self.cells_of(&rest), room)?;
@@ -272,11 +306,6 @@ impl Putter {
 
     /// Changes the rows that are in memory, and leaves the others.
     fn put_resident_ones(&self, job: &Job<'_>, entries: &mut Vec<Entry>) {
-        let table = job.table.id.0 as usize;
-        let any = |cell: &ShardCell| cell.lock().cache.resident_of(table) > 0;
-        if !self.core.shards.iter().any(any) {
-            return;
-        }
         let mut absent = own_pages(entries.len());
         let mut slots = Vec::new();
         for (s, some) in self.by_shard(entries) {
@@ -296,31 +325,38 @@ impl Putter {
         *entries = absent;
     }
 
-    /// Writes rows to a file, and gives back those that are to be put once more, in memory.
+    /// Writes rows to a file, and gives back those that are to be put once more, in memory. `None`: the call is given up.
     fn put_file(
         &self,
         job: &Job<'_>,
         entries: &[Entry],
         directory: usize,
         (cuts, turns): (&Cuts, &Mutex<Turns>),
-    ) -> Result<Vec<Entry>> {
+    ) -> Result<Option<Vec<Entry>>> {
         let mut stretch = Stretch::default();
         self.flusher.wait_for_space(job.table, &mut stretch);
         stretch.end();
         // One file at a time: alone it keeps the device busy while others are sorted or pointed to. Written at the same
         // time they would be in need of the processor at the same time, too (decision 0057).
-        let writing = open(&self.writing[directory]);
+        let mut writing = Some(open(&self.writing[directory]));
         self.core.check_open()?;
         self.core.ssd.check_writable()?;
         if open(turns).rounds == 0 {
             // Another thread of the call has failed, and says so.
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let mark = self.core.changes.mark();
         // What is full may have been filled by an index snapshot.
         let ssd = &self.core.ssd;
-        let new = ssd.with_snapshot_room(|| self.write_file(job, entries, directory))?;
-        drop(writing);
+        let new = ssd.with_snapshot_room(|| {
+            // The next file is begun while the last bytes of this one are on their way.
+            let writing = writing.take();
+            self.write_file(job, entries, directory, || drop(writing))
+        })?;
+        let Some(new) = new else {
+            open(turns).rounds = 0;
+            return Ok(None);
+        };
         let bytes = new.finished.bytes;
         let again = {
             let _ranks = self.core.ranks_shared();
@@ -335,15 +371,17 @@ impl Putter {
         self.core.changes.flushed(mark, entries.len() as u64);
         self.flusher
             .file_was_put(job.table, bytes, entries.len() as u64);
-        Ok(again)
+        Ok(Some(again))
     }
 
+    /// `None`, and no file: a value is not finite. `asked` is called when all writes are on their way.
     pub(super) fn write_file(
         &self,
         job: &Job<'_>,
         entries: &[Entry],
         directory: usize,
-    ) -> Result<NewFile> {
+        asked: impl FnOnce(),
+    ) -> Result<Option<NewFile>> {
         let mut taken = self.flusher.queue_for_put(job.table);
         let (interval, _) = self.core.shards[0].lock().intervals();
         let ssd = &self.core.ssd;
@@ -370,12 +408,15 @@ impl Putter {
                 step_aside();
             }
         }
-        let finished = file.finish()?;
-        Ok(NewFile {
+        if !job.may_change_rows() {
+            return Ok(None);
+        }
+        let finished = file.finish_then(asked)?;
+        Ok(Some(NewFile {
             finished,
             number,
             directory: narrow(directory),
-        })
+        }))
     }
 
     /// Points the keys to their copies in a file, by so many threads; rows that came into memory meanwhile are changed

@@ -51,7 +51,12 @@ fn counted(first: f32, count: u16) -> Vec<f32> {
 /// A file of a put that has its place, and no key points to it yet.
 fn installed(store: &Store, job: &Job<'_>, keys: &[u64]) -> (Vec<Entry>, Arc<DataFile>) {
     let entries = entries_of(job, keys, 0, 1);
-    let new = store.parts.putter.write_file(job, &entries, 0).unwrap();
+    let new = store
+        .parts
+        .putter
+        .write_file(job, &entries, 0, || {})
+        .unwrap();
+    let new = new.expect("its values are finite");
     let file = store.parts.core.ssd.install(new, None).unwrap();
     (entries, file)
 }
@@ -184,6 +189,31 @@ fn rows_that_are_left_out_are_in_no_file() {
     assert_eq!(pulled(&store, table, &all), expected);
 }
 
+/// They are found while the first file is written, or before, where a row is in memory.
+#[test]
+fn a_long_put_of_values_that_are_not_finite_is_refused_before_anything_changes() {
+    let all = keys(0..400);
+    let rejects = straight().non_finite(crate::NonFinite::Reject);
+    for (in_memory, at) in [(0, 0), (0, 63), (0, 399), (1, 0), (1, 399)] {
+        let (_, store, table) = with_table(rejects.clone());
+        set(&store, table, &all[..in_memory], -1.0);
+        let mut values = vec![1.0; 400 * DIM];
+        values[at * DIM] = f32::NAN;
+        let refused = store.put(table, &all, PutRows::whole(&values));
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(&format!("{:#x}", all[at])), "{error}");
+        let stats = store.stats();
+        assert_eq!((stats.index_keys, stats.files, stats.flushes), (0, 0, 0));
+        assert_eq!(stats.tables[0].rows_put, 0);
+        let left = store.parts.core.ssd.directories[0].list().unwrap();
+        assert!(!left.iter().any(|file| file.name.ends_with(".rows")));
+        let expected = -f32::from(u8::from(in_memory > 0));
+        assert_eq!(pulled(&store, table, &all[..2]), [expected, 0.0]);
+        put(&store, table, &all, 1.0);
+        assert_eq!(pulled(&store, table, &all), counted(1.0, 400));
+    }
+}
+
 #[test]
 fn threads_without_a_file_help_the_last_one_and_no_two_are_told_of_the_same() {
     let turns = |ranges: &[(usize, bool)], directories| Turns {
@@ -217,9 +247,7 @@ fn a_copy_with_a_higher_rank_stays_and_the_row_is_put_once_more() {
     let all = keys(0..32);
     let (core, putter) = (&store.parts.core, &store.parts.putter);
     let (there, rows) = (core.table(table).unwrap(), rows(1.0, 32));
-    let job = putter
-        .check(&there, (all.len(), &|at| all[at]), PutRows::whole(&rows))
-        .unwrap();
+    let job = Job::new(&there, all.len(), PutRows::whole(&rows)).unwrap();
     let (entries, file) = installed(&store, &job, &all);
 
     let half: Vec<u64> = entries[..16]
@@ -253,9 +281,7 @@ fn a_row_that_came_into_memory_meanwhile_is_put_there_and_a_removed_one_does_not
     let all = keys(0..32);
     let (core, putter) = (&store.parts.core, &store.parts.putter);
     let (there, rows) = (core.table(table).unwrap(), rows(1.0, 32));
-    let job = putter
-        .check(&there, (all.len(), &|at| all[at]), PutRows::whole(&rows))
-        .unwrap();
+    let job = Job::new(&there, all.len(), PutRows::whole(&rows)).unwrap();
     let (entries, file) = installed(&store, &job, &all);
 
     set(&store, table, &all[..10], -5.0);
@@ -279,11 +305,7 @@ fn entries_of_a_range_are_sorted_and_all_there() {
     let mut all = keys(0..5000);
     all.extend_from_within(..100);
     let values = vec![0.0; all.len() * DIM];
-    let job = store
-        .parts
-        .putter
-        .check(&there, (all.len(), &|at| all[at]), PutRows::whole(&values));
-    let job = job.unwrap();
+    let job = Job::new(&there, all.len(), PutRows::whole(&values)).unwrap();
     for ranges in [1, 3] {
         let mut found = 0;
         for range in 0..ranges {
