@@ -319,7 +319,7 @@ impl KeyMap {
     #[cold]
     fn widen(&mut self, number: usize, position: u64, value: u64) {
         let (entries, _) = self.read(number, position);
-        self.segments[number].lay_out(&mut self.pools, &self.range, &entries, value);
+        self.segments[number].lay_out(&mut self.pools, &self.range, (0, &entries), value);
     }
 
     /// Replaces a segment by two halves of its range, or by a map of its own.
@@ -348,7 +348,7 @@ impl KeyMap {
         let middle = ((prefix << 1) | 1) << (63 - depth);
         let cut = entries.partition_point(|x| self.range.position(x.0) < middle);
         for (number, half) in [(number, &entries[..cut]), (upper as usize, &entries[cut..])] {
-            self.segments[number].lay_out(&mut self.pools, &self.range, half, 0);
+            self.segments[number].lay_out(&mut self.pools, &self.range, (0, half), 0);
         }
     }
 

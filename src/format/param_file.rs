@@ -293,6 +293,20 @@ impl<'a> KeyEntries<'a> {
         self.keys.len()
     }
 
+    /// Those from one on, so many of them or fewer where it holds fewer.
+    #[must_use]
+    pub fn part(&self, from: usize, count: usize) -> KeyEntries<'a> {
+        fn part<T>(all: &[T], from: usize, count: usize) -> &[T] {
+            let (_, rest) = all.split_at_checked(from).unwrap_or((all, &[]));
+            rest.split_at_checked(count).map_or(rest, |(part, _)| part)
+        }
+        KeyEntries {
+            keys: part(self.keys, from, count),
+            intervals: part(self.intervals, from, count),
+            checksum: self.checksum,
+        }
+    }
+
     /// Their keys.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
         self.keys.iter().map(|key| key.get())

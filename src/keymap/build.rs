@@ -26,7 +26,7 @@ pub struct Builder {
     depth_max: u8,
     /// Position where the part of the range starts that has no segment yet; `None` at the end.
     start: Option<u64>,
-    /// Offset and value of the entries that have no segment yet.
+    /// Hash and value of the entries that have no segment yet.
     pending: Vec<(u64, u64)>,
     /// The map that takes the place of the next segment, and the position where it ends.
     nested: Option<(KeyMap, Option<u64>)>,
@@ -37,6 +37,18 @@ pub struct Builder {
 fn end_of(start: u64, depth: u8) -> Option<u64> {
     1u64.checked_shl(64 - u32::from(depth))
         .and_then(|size| start.checked_add(size))
+}
+
+/// Whether hashes rise strictly, and the bits of all values. Looks at every entry, which is faster than
+/// to stop at the first that is wrong.
+fn look(entries: &[(u64, u64)]) -> (bool, u64) {
+    let mut all = entries.first().map_or(0, |first| first.1);
+    let mut falls = false;
+    for (before, entry) in entries.iter().zip(entries.iter().skip(1)) {
+        falls |= before.0 >= entry.0;
+        all |= entry.1;
+    }
+    (!falls, all)
 }
 
 impl Builder {
@@ -61,9 +73,9 @@ impl Builder {
     #[inline]
     pub fn push(&mut self, hash: u64, value: u64) -> bool {
         assert!(value & SPARE_BITS == 0, "a value is a location");
-        let Some(offset) = self.map.range.offset(hash) else {
+        if self.map.range.offset(hash).is_none() {
             return false;
-        };
+        }
         if self.last.is_some_and(|last| last >= hash) {
             return false;
         }
@@ -72,7 +84,7 @@ impl Builder {
         if self.nested.is_some() && self.nests(hash, value) {
             return true;
         }
-        self.pending.push((offset, value));
+        self.pending.push((hash, value));
         if self.pending.len() > ENTRIES_MAX {
             self.settle(false);
         }
@@ -85,13 +97,12 @@ impl Builder {
         let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
             return true;
         };
-        let rises = entries.is_sorted_by(|a, b| a.0 < b.0)
-            && self.last.is_none_or(|before| before < first.0);
+        let (rises, all) = look(entries);
+        let rises = rises && self.last.is_none_or(|before| before < first.0);
         let range = self.map.range;
         if !rises || range.offset(first.0).is_none() || range.offset(last.0).is_none() {
             return false;
         }
-        let all = entries.iter().fold(0, |all, entry| all | entry.1);
         assert!(all & SPARE_BITS == 0, "a value is a location");
         self.last = Some(last.0);
         self.map.len += entries.len();
@@ -100,16 +111,30 @@ impl Builder {
                 entries = rest;
                 continue;
             }
+            if self.pending.is_empty()
+                && let Some(count) = self.lay_out_first(entries)
+            {
+                entries = &entries[count..];
+                continue;
+            }
             let room = ENTRIES_MAX + 1 - self.pending.len();
             let (now, later) = entries.split_at(room.min(entries.len()));
-            let now = now.iter().map(|entry| (entry.0 - range.low, entry.1));
-            self.pending.extend(now);
+            self.pending.extend_from_slice(now);
             entries = later;
             if self.pending.len() > ENTRIES_MAX {
                 self.settle(false);
             }
         }
         true
+    }
+
+    /// Makes the next segment from the first of some entries, where it is sure which they are, without
+    /// their being held back. Returns how many they are.
+    fn lay_out_first(&mut self, entries: &[(u64, u64)]) -> Option<usize> {
+        let some = entries.get(..=ENTRIES_MAX)?;
+        let start = self.start?;
+        (self.depth_first(start)..=self.depth_max)
+            .find_map(|depth| self.add_segment(start, depth, some, false))
     }
 
     /// The map.
@@ -135,57 +160,80 @@ impl Builder {
     /// Makes segments until no more entries are left than fit into one; with `all`, until the
     /// range ends.
     fn settle(&mut self, all: bool) {
+        let mut pending = std::mem::take(&mut self.pending);
         while let Some(start) = self.start {
-            if !all && self.pending.len() <= ENTRIES_MAX {
-                return;
+            if !all && pending.len() <= ENTRIES_MAX {
+                break;
             }
-            let first = match start {
-                0 => 0,
-                _ => u8::try_from(64 - start.trailing_zeros()).unwrap_or(self.depth_max),
-            };
-            if !(first..=self.depth_max).any(|depth| self.add_segment(start, depth, all)) {
-                self.start_nested(start, all);
+            let mut depths = self.depth_first(start)..=self.depth_max;
+            match depths.find_map(|depth| self.add_segment(start, depth, &pending, all)) {
+                Some(count) => drop(pending.drain(..count)),
+                None => self.start_nested(start, &mut pending, all),
             }
+        }
+        self.pending = pending;
+    }
+
+    /// The depth of the greatest segment that may start at a position.
+    fn depth_first(&self, start: u64) -> u8 {
+        match start {
+            0 => 0,
+            _ => u8::try_from(64 - start.trailing_zeros()).unwrap_or(self.depth_max),
         }
     }
 
-    /// How many of the entries lie before a position.
-    fn count_before(&self, end: Option<u64>) -> usize {
+    /// How many of some entries lie before a position.
+    fn count_before(&self, entries: &[(u64, u64)], end: Option<u64>) -> usize {
         let range = &self.map.range;
-        end.map_or(self.pending.len(), |end| {
-            self.pending.partition_point(|x| range.position(x.0) < end)
-        })
+        let before =
+            |entry: &(u64, u64)| end.is_none_or(|end| range.position(entry.0 - range.low) < end);
+        // Most segments that are tried are too great.
+        match entries.last() {
+            Some(last) if !before(last) => entries.partition_point(before),
+            _ => entries.len(),
+        }
     }
 
-    /// Adds the segment of this depth, unless entries are missing or too many for it.
-    fn add_segment(&mut self, start: u64, depth: u8, all: bool) -> bool {
+    /// Adds the segment of this depth from the first of some entries, unless entries are missing or
+    /// too many for it. Returns how many it has.
+    fn add_segment(
+        &mut self,
+        start: u64,
+        depth: u8,
+        entries: &[(u64, u64)],
+        all: bool,
+    ) -> Option<usize> {
         let end = end_of(start, depth);
-        let count = self.count_before(end);
-        if count > ENTRIES_MAX || (count == self.pending.len() && !all) {
-            return false;
+        let count = self.count_before(entries, end);
+        if count > ENTRIES_MAX || (count == entries.len() && !all) {
+            return None;
         }
         let mut segment = Segment::new(depth);
-        let entries = &self.pending[..count];
-        segment.lay_out(&mut self.map.pools, &self.map.range, entries, 0);
+        let range = self.map.range;
+        segment.lay_out(
+            &mut self.map.pools,
+            &range,
+            (range.low, &entries[..count]),
+            0,
+        );
         self.map.segments.push(segment);
-        self.pending.drain(..count);
         self.start = end;
-        true
+        Some(count)
     }
 
     /// Starts a map where not even the smallest segment holds its entries; ends it if no more
     /// can come.
-    fn start_nested(&mut self, start: u64, all: bool) {
+    fn start_nested(&mut self, start: u64, pending: &mut Vec<(u64, u64)>, all: bool) {
         let end = end_of(start, self.depth_max);
         let prefix = (start >> 1) >> (63 - self.depth_max);
         let range = self.map.range;
         let mut map = KeyMap::over(range.part(prefix, self.depth_max));
-        let count = self.count_before(end);
-        for (offset, value) in self.pending.drain(..count) {
-            map.insert(range.low + offset, value);
+        let count = self.count_before(pending, end);
+        for (hash, value) in pending.drain(..count) {
+            map.insert(hash, value);
         }
         self.nested = Some((map, end));
-        if all || !self.pending.is_empty() {
+        if all || !pending.is_empty() {
             self.close_nested();
         }
     }

@@ -110,6 +110,8 @@ pub(super) trait Form: Sized {
     fn remainder(entry: &Self::Entry) -> u64;
     fn value(entry: &Self::Entry, packing: Packing) -> u64;
     fn new(remainder: u64, value: u64, packing: Packing) -> Self::Entry;
+    /// Makes of an entry what [`Form::new`] would give.
+    fn write(entry: &mut Self::Entry, remainder: u64, value: u64, packing: Packing);
     /// The byte of an entry that holds the class: its bits 3 to 7.
     fn class_byte(entry: &mut Self::Entry) -> &mut u8;
 
@@ -147,9 +149,18 @@ impl Form for Narrow {
 
     #[inline]
     fn new(remainder: u64, value: u64, packing: Packing) -> [u8; 11] {
-        let [a, b, c, d, e, f, ..] = remainder.to_le_bytes();
-        let [g, h, i, j, k, ..] = packing.pack(value).to_le_bytes();
-        [a, b, c, d, e, f, g, h, i, j, k]
+        let mut entry = Self::ZERO;
+        Self::write(&mut entry, remainder, value, packing);
+        entry
+    }
+
+    #[inline]
+    fn write(entry: &mut [u8; 11], remainder: u64, value: u64, packing: Packing) {
+        let (remainder, packed) = (remainder & Self::REMAINDER, packing.pack(value));
+        let (head, tail) = (remainder | packed << 48, remainder >> 24 | packed << 24);
+        // Two stores that overlap, and not one for each byte.
+        entry[3..].copy_from_slice(&tail.to_le_bytes());
+        entry[..8].copy_from_slice(&head.to_le_bytes());
     }
 
     #[inline]
@@ -180,6 +191,11 @@ impl Form for Wide {
         let [a, b, c, d, e, f, g, h] = remainder.to_le_bytes();
         let [i, j, k, l, m, n, o, p] = value.to_le_bytes();
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+    }
+
+    #[inline]
+    fn write(entry: &mut [u8; 16], remainder: u64, value: u64, packing: Packing) {
+        *entry = Self::new(remainder, value, packing);
     }
 
     #[inline]

@@ -65,6 +65,12 @@ fn is_probed((from, to): (usize, usize)) -> bool {
     to <= from.min(BLOCK_ENTRIES - PROBED) + PROBED
 }
 
+/// The bucket of a position in a segment of this depth.
+#[inline]
+fn bucket_of(depth: u8, position: u64) -> usize {
+    (((position << depth) >> (64 - BUCKET_BITS)) % BUCKETS as u64) as usize
+}
+
 #[inline]
 fn prefetch_line_of<T>(item: &T) {
     prefetch(std::slice::from_ref(item));
@@ -95,7 +101,7 @@ impl Segment {
 
     #[inline]
     fn bucket(&self, position: u64) -> usize {
-        (((position << self.depth) >> (64 - BUCKET_BITS)) % BUCKETS as u64) as usize
+        bucket_of(self.depth, position)
     }
 
     /// Where the entries of a bucket begin and end.
@@ -375,12 +381,13 @@ impl Segment {
     }
 
     /// Replaces the entries by these, at most [`ENTRIES_MAX`], in the form that they and `values`
-    /// fit: bits of values that are to come.
+    /// fit: bits of values that are to come. They rise; each has a number from which its offset is the
+    /// distance to `base`.
     pub(super) fn lay_out(
         &mut self,
         pools: &mut Pools,
         range: &Range,
-        entries: &[(u64, u64)],
+        (base, entries): (u64, &[(u64, u64)]),
         values: u64,
     ) {
         self.free(pools);
@@ -389,11 +396,11 @@ impl Segment {
         match Packing::of(all).filter(|_| known >= 64 - REMAINDER_BITS) {
             Some(packing) => {
                 self.kind = Kind::Narrow(packing);
-                self.fill::<Narrow>(&mut pools.narrow, packing, range, entries);
+                self.fill::<Narrow>(&mut pools.narrow, packing, range, (base, entries));
             }
             None => {
                 self.kind = Kind::Wide;
-                self.fill::<Wide>(&mut pools.wide, Packing::default(), range, entries);
+                self.fill::<Wide>(&mut pools.wide, Packing::default(), range, (base, entries));
             }
         }
     }
@@ -403,25 +410,26 @@ impl Segment {
         pool: &mut Pool<F>,
         packing: Packing,
         range: &Range,
-        entries: &[(u64, u64)],
+        (base, entries): (u64, &[(u64, u64)]),
     ) {
-        let mut counts = [0u8; BUCKETS];
+        let (depth, mut ends, mut next) = (self.depth, [0; BUCKETS + 1], 0);
         for (entries, number) in entries.chunks(BLOCK_ENTRIES).zip(&mut self.blocks) {
             *number = pool.take();
             let Some(block) = pool.get_mut(*number) else {
                 return;
             };
-            for (target, (offset, value)) in block.iter_mut().zip(entries) {
-                *target = F::new(offset & F::REMAINDER, *value, packing);
+            for (target, (hash, value)) in block.iter_mut().zip(entries) {
+                let offset = hash - base;
+                F::write(target, offset & F::REMAINDER, *value, packing);
+                next += 1;
+                // The last one of a bucket says where it ends.
+                ends[bucket_of(depth, range.position(offset)) + 1] = next;
             }
         }
-        for (offset, _) in entries {
-            counts[self.bucket(range.position(*offset))] += 1;
-        }
-        let mut end = 0;
-        for (target, count) in self.ends[1..].iter_mut().zip(counts) {
-            end += count;
-            *target = end;
+        let mut last = 0;
+        for (end, found) in self.ends.iter_mut().zip(ends) {
+            last = found.max(last);
+            *end = last;
         }
     }
 }

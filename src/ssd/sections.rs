@@ -140,18 +140,72 @@ impl SectionWalk {
     /// `Io`, `Corrupt`.
     pub fn take_until(&mut self, high: u64, out: &mut Vec<(u64, u64)>) -> Result<()> {
         loop {
-            let base = self.base + self.first;
-            let rest = &self.hashes[self.at..];
-            let count = rest.partition_point(|hash| *hash <= high);
-            let numbers = base + self.at as u64..;
-            out.extend(rest[..count].iter().copied().zip(numbers));
-            self.at += count;
-            self.taken += count as u64;
-            if self.at < self.hashes.len() || self.next >= self.end {
+            let numbers = self.location().0..;
+            let hashes = self.until(high);
+            out.extend(hashes.iter().copied().zip(numbers));
+            let count = hashes.len();
+            if !self.step_over(count)? {
                 return Ok(());
             }
-            self.step_block()?;
         }
+    }
+
+    /// Appends one number for each entry up to and including `high`: how far its hash is from `low`, and
+    /// the `tag` in so many bits below. Returns the location of the first one, if there is one; those of
+    /// the others follow it one by one.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`.
+    pub fn take_tagged(
+        &mut self,
+        (low, high): (u64, u64),
+        (tag, bits): (u64, u32),
+        out: &mut Vec<u64>,
+    ) -> Result<Option<Location>> {
+        let mut first = None;
+        loop {
+            let hashes = self.until(high);
+            out.extend(hashes.iter().map(|hash| (hash - low) << bits | tag));
+            let count = hashes.len();
+            if count > 0 && first.is_none() {
+                first = Some(self.location());
+            }
+            if !self.step_over(count)? {
+                return Ok(first);
+            }
+        }
+    }
+
+    /// Hashes of the block up to and including `high`.
+    #[inline]
+    fn until(&self, high: u64) -> &[u64] {
+        let rest = &self.hashes[self.at..];
+        &rest[..rest.partition_point(|hash| *hash <= high)]
+    }
+
+    /// Goes on after so many entries; false if it then stands before one that was not stepped over, or
+    /// at the end.
+    #[inline]
+    fn step_over(&mut self, count: usize) -> Result<bool> {
+        self.at += count;
+        self.taken += count as u64;
+        if self.at < self.hashes.len() || self.next >= self.end {
+            return Ok(false);
+        }
+        self.step_block()?;
+        Ok(true)
+    }
+
+    /// The location of the entry that it stands before, or of what would come after the block's last.
+    #[inline]
+    fn location(&self) -> Location {
+        Location(self.base + self.first + self.at as u64)
+    }
+
+    /// The location of the file's entry 0, and of a tombstone if its entries are those.
+    #[must_use]
+    pub fn base(&self) -> Location {
+        Location(self.base)
     }
 
     /// Entries handed out.
@@ -226,12 +280,11 @@ impl SectionWalk {
         let narrow = |entry: u64| to_usize(entry.min(expected));
         let from = narrow(self.run.first_entry.saturating_sub(start));
         let count = narrow(run_end.saturating_sub(start)).saturating_sub(from);
-        let intervals = entries.intervals().skip(from).take(count);
+        let entries = entries.part(from, count);
         self.hashes.clear();
-        self.hashes
-            .extend(entries.keys().skip(from).take(count).map(mix64));
+        self.hashes.extend(entries.keys().map(mix64));
         self.first = start + from as u64;
-        if !self.is_right(intervals) {
+        if !self.is_right(entries.intervals()) {
             let what = "a key is out of order, or out of the file's range";
             return Err(Error::corrupt(&self.file.path, offset, what));
         }
@@ -242,17 +295,22 @@ impl SectionWalk {
     }
 
     /// Whether keys rise strictly by mix64 and lie, with their intervals, where the manifest says.
-    fn is_right(&self, mut intervals: impl Iterator<Item = u32>) -> bool {
+    /// Looks at all of them, which is faster than to stop at the first that is wrong.
+    fn is_right(&self, intervals: impl Iterator<Item = u32>) -> bool {
         let meta = &self.file.meta;
-        let rises = self.hashes.is_sorted_by(|a, b| a < b)
+        let pairs = self.hashes.iter().zip(self.hashes.iter().skip(1));
+        let rises = pairs.fold(true, |rises, (a, b)| rises & (a < b))
             && match (self.last, self.hashes.first()) {
                 (Some(last), Some(first)) => last < *first,
                 _ => true,
             };
         let inside = self.hashes.first().is_none_or(|h| *h >= meta.hash_min)
             && self.hashes.last().is_none_or(|h| *h <= meta.hash_max);
-        let in_time = |interval| (meta.interval_min..=meta.interval_max).contains(&interval);
-        rises && inside && intervals.all(in_time)
+        let (min, max) = (meta.interval_min, meta.interval_max);
+        let in_time = intervals.fold(true, |all, interval| {
+            all & (min <= interval) & (interval <= max)
+        });
+        rises && inside && in_time
     }
 }
 

@@ -307,3 +307,38 @@ fn keys_out_of_order_or_range_and_counts_that_differ_are_refused() {
         assert!(error.contains("another number of keys"), "{error}");
     }
 }
+
+#[test]
+fn tagged_numbers_and_the_first_location_say_what_hashes_and_locations_do() {
+    let place = Place::new();
+    let file = even(&place);
+    // From the first entry on, from the middle of a block, and from where blocks are passed over first.
+    for low in [
+        0,
+        33 * STEP,
+        5_000 * STEP + 1,
+        9_999 * STEP,
+        (ROWS - 1) * STEP + 1,
+    ] {
+        let [mut walk, mut other] = [(); 2].map(|()| open(&file, 1, (low, u64::MAX), 3));
+        let mut from = low;
+        for high in [low, low + STEP, low + 700 * STEP, low + 1900 * STEP] {
+            let mut tagged = Vec::new();
+            let first = walk.take_tagged((from, high), (2, 3), &mut tagged).unwrap();
+            let expected = taken(&mut other, high);
+            assert_eq!(
+                first.map(|f| f.0),
+                expected.first().map(|e| e.1),
+                "{low:#x} {high:#x}"
+            );
+            let entries = tagged.iter().zip(first.map_or(0, |f| f.0)..);
+            let entries = entries.map(|(tagged, to)| {
+                assert_eq!(tagged & 7, 2);
+                (from + (tagged >> 3), to)
+            });
+            assert_eq!(entries.collect::<Vec<_>>(), expected);
+            assert_eq!(walk.taken(), other.taken());
+            from = high + 1;
+        }
+    }
+}

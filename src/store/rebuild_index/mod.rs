@@ -30,6 +30,7 @@ use crate::units::{CheckpointId, FileNumber, FileSlot, narrow, part_range, to_us
 
 mod sort;
 mod unit;
+mod young;
 
 /// Threads for each that serves batches: while one waits for the device, another builds.
 const THREADS_EACH: usize = 2;

@@ -3,7 +3,7 @@
 //! A bucket is a range of hashes with so few young entries that they stay in the processor's cache
 //! while they are sorted.
 
-use super::sort::Sorter;
+use super::young::Young;
 use super::{Failed, Loaded, Plan, Unit, of_part, young_in};
 use crate::error::{Error, Result};
 use crate::format::footer::{Run, RunKind};
@@ -131,7 +131,9 @@ impl<'a> Old<'a> {
 struct Target<'a> {
     plan: &'a Plan<'a>,
     builder: KeyIndexBuilder,
-    /// By slot: entries of the table that the index points to, rows and tombstones.
+    /// By slot: entries of the table that the index points to, rows and tombstones. Those of the
+    /// snapshot are counted when they are met, young ones by their runs; copies that are not the newest are
+    /// counted off, which may be before.
     live: &'a mut [[u64; 2]],
 }
 
@@ -141,13 +143,12 @@ impl Target<'_> {
         if !self.builder.push(hash, IndexEntry::new(to, class)) {
             return Err(self.out_of_order(hash, to));
         }
-        self.count(to);
         Ok(())
     }
 
     #[inline]
-    fn count(&mut self, to: Location) {
-        self.live[to.slot().index()][usize::from(to.is_tombstone())] += 1;
+    fn live_of(&mut self, to: Location) -> &mut u64 {
+        &mut self.live[to.slot().index()][usize::from(to.is_tombstone())]
     }
 
     #[cold]
@@ -156,16 +157,16 @@ impl Target<'_> {
         Error::corrupt(self.plan.path(to.slot()), 0, what)
     }
 
-    /// Adds young entries, of each key the newest.
-    fn add_young(&mut self, mut young: &[(u64, u64)]) -> Result<()> {
+    /// Adds young entries, of each key the newest; `distinct`: each has one copy.
+    fn add_young(&mut self, mut young: &[(u64, u64)], distinct: bool) -> Result<()> {
         while let Some(&(hash, first)) = young.first() {
-            let same = young.windows(2).position(|pair| pair[0].0 == pair[1].0);
+            let same = match distinct {
+                true => None,
+                false => young.windows(2).position(|pair| pair[0].0 == pair[1].0),
+            };
             let (single, rest) = young.split_at(same.unwrap_or(young.len()));
             if !self.builder.extend(single) {
                 return Err(self.out_of_order(hash, Location(first)));
-            }
-            for (_, to) in single {
-                self.count(Location(*to));
             }
             young = rest;
             if let Some((hash, to)) = self.newest(&mut young)? {
@@ -175,19 +176,22 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Of two copies of a key the one with the greater rank.
-    fn newer(&self, hash: u64, a: Location, b: Location) -> Result<Location> {
+    /// Of two copies of a key the one with the greater rank; the other is counted off.
+    fn newer(&mut self, hash: u64, a: Location, b: Location) -> Result<Location> {
         let (rank_a, rank_b) = (self.plan.rank(a.slot()), self.plan.rank(b.slot()));
         if rank_a == rank_b {
             let what = format!("key {:#x} has two copies of one rank", unmix64(hash));
             return Err(Error::corrupt(self.plan.path(b.slot()), 0, what));
         }
-        Ok(if rank_a > rank_b { a } else { b })
+        let (newer, other) = if rank_a > rank_b { (a, b) } else { (b, a) };
+        let live = self.live_of(other);
+        *live = live.wrapping_sub(1);
+        Ok(newer)
     }
 
     /// The newest copy of the key at the front, which is stepped over.
     #[inline]
-    fn newest(&self, young: &mut &[(u64, u64)]) -> Result<Option<(u64, Location)>> {
+    fn newest(&mut self, young: &mut &[(u64, u64)]) -> Result<Option<(u64, Location)>> {
         let Some((&(hash, first), mut rest)) = young.split_first() else {
             return Ok(None);
         };
@@ -230,6 +234,8 @@ impl Target<'_> {
             let Some(mut to) = place.location(raw) else {
                 return Ok(false);
             };
+            let live = self.live_of(to);
+            *live = live.wrapping_add(1);
             if let Some(other) = younger {
                 to = self.newer(hash, to, other)?;
             }
@@ -290,7 +296,7 @@ impl Plan<'_> {
             .map(open)
             .collect::<std::result::Result<_, _>>()?;
         let mut walks = self.open_sections(unit, readers)?;
-        let (mut young, mut sorter) = (Vec::new(), Sorter::default());
+        let mut young = Young::default();
         let mut live = vec![[0; 2]; self.files.len()];
         let bucket = self
             .rebuild
@@ -318,13 +324,9 @@ impl Plan<'_> {
             };
             let mut low = range.0;
             for high in buckets(range, fresh / bucket + 1) {
-                young.clear();
-                for (_, walk) in &mut walks {
-                    walk.take_until(high, &mut young)?;
-                }
-                sorter.sort(&mut young, (low, high));
+                young.take(&mut walks, (low, high))?;
                 low = high.saturating_add(1);
-                let mut rest = &young[..];
+                let mut rest = young.entries();
                 // Those after it have greater hashes only.
                 for old in olds.iter_mut().take_while(|old| old.low <= high) {
                     while let Some(found) = of_part(old.part, old.next(high))? {
@@ -338,19 +340,22 @@ impl Plan<'_> {
                         }
                     }
                 }
-                target.add_young(rest)?;
+                target.add_young(rest, young.are_distinct())?;
             }
             let index = target.builder.finish();
             self.rebuild.core.shards[shard].lock().tables[unit.table].set_index(index);
         }
-        loaded.live.add(self, unit.table, &live);
         for (i, walk) in walks {
+            let base = walk.base();
+            let live = &mut live[base.slot().index()][usize::from(base.is_tombstone())];
+            *live = live.wrapping_add(walk.taken());
             loaded.taken[i] += walk.taken();
         }
         for old in olds {
             let at = (old.part, number);
             loaded.parts.push((at, old.walk.into_part()));
         }
+        loaded.live.add(self, unit.table, &live);
         Ok(())
     }
 
