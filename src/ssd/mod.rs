@@ -432,7 +432,7 @@ mod choice_tests;
 #[cfg(test)]
 mod large_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// There are as many files as slots.
 fn too_many_files() -> Error {

@@ -12,7 +12,7 @@ use crate::units::CheckpointId;
 
 mod garbage;
 mod history;
-pub(super) mod rows;
+pub(crate) mod rows;
 pub(super) mod tier;
 
 const ROOT: &str = "/store";

@@ -86,6 +86,8 @@ impl Young {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ssd::tests::rows::{Place, rows};
+    use crate::units::mix64;
 
     #[test]
     fn numbers_of_runs_have_the_bits_that_they_need_or_none() {
@@ -104,6 +106,54 @@ mod tests {
             if bits > 0 {
                 assert_eq!(tag_bits(runs, u64::MAX >> (bits - 1)), None, "{runs}");
             }
+        }
+    }
+
+    /// Against all entries sorted by hash, copies in the order of their runs: in buckets that numbers of eight bytes
+    /// serve, and in one that is too wide for them.
+    #[test]
+    fn entries_of_several_runs_come_by_hash_with_their_locations_and_copies_are_noticed() {
+        const RUNS: u64 = 5;
+        let place = Place::new();
+        let hash = |i: u64| mix64(i);
+        let files: Vec<_> = (0..RUNS)
+            .map(|run| {
+                // One in ten is in the run before, too.
+                let mut hashes: Vec<u64> = (900 * run..900 * run + 1000).map(hash).collect();
+                hashes.sort_unstable();
+                place.shared(run + 1, &[rows(0, 1, hashes)])
+            })
+            .collect();
+        let open = || -> Vec<(u64, SectionWalk)> {
+            let of = |file: &_| {
+                SectionWalk::open(file, &file.runs[0], (0, u64::MAX), 8192, None).unwrap()
+            };
+            (0..).zip(files.iter().filter_map(of)).collect()
+        };
+        let mut expected = Vec::new();
+        for (_, mut walk) in open() {
+            walk.take_until(u64::MAX, &mut expected).unwrap();
+        }
+        expected.sort_unstable();
+        assert_eq!(expected.len() as u64, 1000 * RUNS);
+        for (parts, tagged) in [(1, false), (2, false), (8, true), (1000, true)] {
+            let width = u64::MAX / parts;
+            assert_eq!(tag_bits(files.len(), width).is_some(), tagged, "{parts}");
+            let (mut walks, mut young, mut found) = (open(), Young::default(), Vec::new());
+            for part in 0..parts {
+                let last = part + 1 == parts;
+                let high = if last {
+                    u64::MAX
+                } else {
+                    (part + 1) * width - 1
+                };
+                young.take(&mut walks, (part * width, high)).unwrap();
+                let entries = young.entries();
+                let distinct = entries.windows(2).all(|pair| pair[0].0 < pair[1].0);
+                assert_eq!(young.are_distinct(), distinct, "{parts} {part}");
+                found.extend_from_slice(entries);
+            }
+            assert_eq!(found, expected, "{parts}");
         }
     }
 }
