@@ -118,12 +118,18 @@ impl Builder {
                 continue;
             }
             let room = ENTRIES_MAX + 1 - self.pending.len();
-            let (now, later) = entries.split_at(room.min(entries.len()));
-            self.pending.extend_from_slice(now);
-            entries = later;
+            let count = room.min(entries.len());
+            self.pending.extend_from_slice(&entries[..count]);
+            let mut done = count;
             if self.pending.len() > ENTRIES_MAX {
                 self.settle(false);
+                // What is held back is from here: it need not be held back.
+                if self.pending.len() <= count.min(ENTRIES_MAX) {
+                    done -= self.pending.len();
+                    self.pending.clear();
+                }
             }
+            entries = &entries[done..];
         }
         true
     }

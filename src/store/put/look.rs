@@ -6,10 +6,15 @@
 use std::sync::PoisonError;
 
 use crate::row::all_finite;
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Values that a thread looks at without asking what is left.
-const PIECE_F32S: usize = if cfg!(test) { 64 } else { 1 << 18 };
+const PIECE_F32S: usize = if cfg!(any(test, hps_shuttle)) {
+    64
+} else {
+    1 << 18
+};
 
 /// Values, and how many of them were looked at.
 #[derive(Debug)]
@@ -18,6 +23,8 @@ pub(super) struct Look<'a> {
     pieces: Mutex<Pieces>,
     /// The last piece was looked at.
     ended: Condvar,
+    /// One that is not finite was found.
+    refused: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -25,7 +32,25 @@ struct Pieces {
     begun: usize,
     ended: usize,
     all: usize,
+}
+
+/// A piece that a thread has begun: others wait for it until it is dropped, whatever happens.
+struct Piece<'l, 'a> {
+    look: &'l Look<'a>,
     finite: bool,
+}
+
+impl Drop for Piece<'_, '_> {
+    fn drop(&mut self) {
+        if !self.finite {
+            self.look.refused.store(true, Ordering::Release);
+        }
+        let mut pieces = self.look.open();
+        pieces.ended += 1;
+        if pieces.ended == pieces.all {
+            self.look.ended.notify_all();
+        }
+    }
 }
 
 impl<'a> Look<'a> {
@@ -37,9 +62,9 @@ impl<'a> Look<'a> {
                 begun: 0,
                 ended: 0,
                 all: values.len().div_ceil(PIECE_F32S),
-                finite: true,
             }),
             ended: Condvar::new(),
+            refused: AtomicBool::new(false),
         }
     }
 
@@ -49,17 +74,16 @@ impl<'a> Look<'a> {
         while pieces.begun < pieces.all {
             let start = pieces.begun * PIECE_F32S;
             pieces.begun += 1;
-            // One piece is enough to know.
-            let looks = pieces.finite;
             drop(pieces);
             let end = self.values.len().min(start + PIECE_F32S);
-            let finite = !looks || all_finite(&self.values[start..end]);
+            let mut piece = Piece {
+                look: self,
+                finite: false,
+            };
+            // One is enough to know.
+            piece.finite = !self.is_refused() && all_finite(&self.values[start..end]);
+            drop(piece);
             pieces = self.open();
-            pieces.finite &= finite;
-            pieces.ended += 1;
-            if pieces.ended == pieces.all {
-                self.ended.notify_all();
-            }
         }
         while pieces.ended < pieces.all {
             pieces = self
@@ -67,7 +91,12 @@ impl<'a> Look<'a> {
                 .wait(pieces)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        pieces.finite
+        !self.is_refused()
+    }
+
+    /// Whether one that is not finite was found already.
+    pub fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Acquire)
     }
 
     fn open(&self) -> MutexGuard<'_, Pieces> {

@@ -99,11 +99,6 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Whether the rows may be put as they are: waits until all values were looked at.
-    fn may_change_rows(&self) -> bool {
-        self.look.is_none_or(Look::are_finite)
-    }
-
     fn is_finite(&self, position: usize) -> bool {
         let start = position * self.width;
         all_finite(&self.rows.values[start..start + self.looked])
@@ -140,7 +135,7 @@ pub struct Putter {
     workers: Arc<Workers>,
     flusher: Arc<Flusher>,
     puller: Arc<Puller>,
-    /// By data directory: held by whoever writes a file of a long put there.
+    /// By data directory: held by whoever writes a file of a long put there, until all its writes were asked for.
     writing: Vec<Mutex<()>>,
 }
 
@@ -186,7 +181,9 @@ impl Putter {
             let _whole = self.core.gate_shared();
             // Given back before the gate is: whoever has that next finds nothing in use.
             let room = room;
-            self.core.changes.note();
+            if job.look.is_none() {
+                self.core.changes.note();
+            }
             let (mut rest, mut fill) = (keys, None);
             let straight = self.goes_straight(table, keys);
             while !rest.is_empty() {
@@ -197,6 +194,10 @@ impl Putter {
                 if job.look.take().is_some() {
                     // Nothing has changed yet.
                     self.check(&mut job, (keys.len(), &|index| keys[index]))?;
+                    if job.report(keys.len()).rows == 0 {
+                        break;
+                    }
+                    self.core.changes.note();
                     continue;
                 }
                 fill.get_or_insert_with(|| self.flusher.begin_fill());
@@ -209,6 +210,19 @@ impl Putter {
         }
         table.note_non_finite(job.non_finite);
         Ok(job.report(keys.len()))
+    }
+
+    /// Whether the rows may be put as they are: waits until all values were looked at. Then something is about to
+    /// change.
+    fn may_change(&self, job: &Job<'_>) -> bool {
+        let Some(look) = job.look else {
+            return true;
+        };
+        let finite = look.are_finite();
+        if finite {
+            self.core.changes.note();
+        }
+        finite
     }
 
     /// Checks the values.

@@ -17,7 +17,7 @@
 use super::super::core::{Shard, ShardCell, Stretch, Table, point};
 use super::apply::{LOCK_ROWS, put_resident};
 use super::room::Room;
-use super::{Cell, Job, Putter, Rest, open};
+use super::{Cell, Job, Look, Putter, Rest, open};
 use crate::error::Result;
 use crate::pages::{own_pages, prefetch};
 use crate::ssd::NewFile;
@@ -183,11 +183,14 @@ impl Putter {
     }
 
     /// Whether the values of a put of so many keys are looked at while its first file is written: its rows are as many
-    /// as go past the cache, and none of the table is in memory.
+    /// as go past the cache, there is a thread that has no file yet, and no row of the table is in memory. All values are
+    /// looked at, so all have to be numbers.
     pub(super) fn begins_first(&self, job: &Job<'_>, keys: usize) -> bool {
+        let writers = |cuts: Cuts| cuts.ranges.min(self.flusher.put_writers());
         !job.rows.are_verbatim
+            && job.looked == job.width
             && !job.table.tuning().policy.keeps_all()
-            && self.cuts(job.table, keys).is_some()
+            && self.cuts(job.table, keys).map_or(0, writers) > 1
             && !self.has_rows_in_memory(job.table)
     }
 
@@ -217,9 +220,8 @@ impl Putter {
         });
         let write = |looks: bool| -> Result<()> {
             let _alarm = self.core.ssd.poison.alarm();
-            if looks {
-                // What comes of it is asked for where it matters.
-                let _finite = job.may_change_rows();
+            if looks && !self.may_change(job) {
+                open(&turns).rounds = 0;
             }
             loop {
                 let Some((range, round)) = open(&turns).take() else {
@@ -244,7 +246,7 @@ impl Putter {
         // The first one writes.
         let all = by_team("hps-put", (0..threads).map(|i| move || write(i > 0)));
         all.into_iter().collect::<Result<()>>()?;
-        Ok(job.may_change_rows())
+        Ok(self.may_change(job))
     }
 
     /// Writes those of a round's rows that are of one range.
@@ -263,7 +265,8 @@ impl Putter {
         held.set(rows * ROW_BYTES);
         keep_last(&mut entries);
         if self.has_rows_in_memory(job.table) {
-            if !job.may_change_rows() {
+            if !self.may_change(job) {
+                open(turns).rounds = 0;
                 return Ok(());
             }
             self.put_resident_ones(job, &mut entries);
@@ -283,7 +286,8 @@ impl Putter {
             }
             rest = again;
         }
-        if !job.may_change_rows() {
+        if !self.may_change(job) {
+            open(turns).rounds = 0;
             return Ok(());
         }
         if !rest.is_empty() {
@@ -350,7 +354,8 @@ impl Putter {
         let ssd = &self.core.ssd;
         let new = ssd.with_snapshot_room(|| {
             // The next file is begun while the last bytes of this one are on their way.
-            let writing = writing.take();
+            let first = writing.take();
+            let writing = first.unwrap_or_else(|| open(&self.writing[directory]));
             self.write_file(job, entries, directory, || drop(writing))
         })?;
         let Some(new) = new else {
@@ -405,10 +410,13 @@ impl Putter {
             };
             file.row(id, unmix64(entry.hash), interval, row);
             if i.is_multiple_of(ASIDE_ROWS) {
+                if job.look.is_some_and(Look::is_refused) {
+                    return Ok(None);
+                }
                 step_aside();
             }
         }
-        if !job.may_change_rows() {
+        if !self.may_change(job) {
             return Ok(None);
         }
         let finished = file.finish_then(asked)?;

@@ -4,7 +4,7 @@ use super::straight::{Entry, Turns, entries_of, keep_last};
 use super::*;
 use crate::io::Io;
 use crate::ssd::data_file::DataFile;
-use crate::store::tests::{keys, made, open_again, options, set, sgd};
+use crate::store::tests::{keys, made, made_with, open_again, options, set, sgd};
 use crate::units::unmix64;
 use crate::{RuntimeOptions, Store, TableId, Thresholds};
 
@@ -189,28 +189,101 @@ fn rows_that_are_left_out_are_in_no_file() {
     assert_eq!(pulled(&store, table, &all), expected);
 }
 
-/// They are found while the first file is written, or before, where a row is in memory.
+/// Two data directories, several threads, and a put of many keys in files of 64 to 256 rows.
+fn with_threads(non_finite: crate::NonFinite) -> (Store, TableId) {
+    let how = RuntimeOptions::new()
+        // Above 64 MiB there are several submission queues.
+        .cache_bytes(64 << 20)
+        .shards(4)
+        .threads(2)
+        .non_finite(non_finite)
+        .thresholds(Thresholds {
+            straight_rows: 64,
+            ..Thresholds::default()
+        });
+    let create = crate::CreateOptions::new().data_directories(vec!["a".into(), "b".into()]);
+    let (_, store) = made_with(create, how);
+    let table = store.create_table(&sgd("rows", DIM)).unwrap();
+    (store, table)
+}
+
+fn files_on_disk(store: &Store) -> usize {
+    let directories = store.parts.core.ssd.directories.iter();
+    let files = directories.flat_map(|directory| directory.list().unwrap());
+    files.filter(|file| file.name.ends_with(".rows")).count()
+}
+
+/// They are found while the first files are written, or before, where a row is in memory.
 #[test]
 fn a_long_put_of_values_that_are_not_finite_is_refused_before_anything_changes() {
-    let all = keys(0..400);
-    let rejects = straight().non_finite(crate::NonFinite::Reject);
-    for (in_memory, at) in [(0, 0), (0, 63), (0, 399), (1, 0), (1, 399)] {
-        let (_, store, table) = with_table(rejects.clone());
+    let all = keys(0..3000);
+    for (in_memory, at) in [(0, 0), (0, 1500), (0, 2999), (1, 0), (1, 2999)] {
+        let (store, table) = with_threads(crate::NonFinite::Reject);
         set(&store, table, &all[..in_memory], -1.0);
-        let mut values = vec![1.0; 400 * DIM];
+        store.checkpoint(1, b"").unwrap();
+        let files = files_on_disk(&store);
+        let mut values = vec![1.0; 3000 * DIM];
         values[at * DIM] = f32::NAN;
         let refused = store.put(table, &all, PutRows::whole(&values));
         let error = refused.unwrap_err().to_string();
         assert!(error.contains(&format!("{:#x}", all[at])), "{error}");
         let stats = store.stats();
-        assert_eq!((stats.index_keys, stats.files, stats.flushes), (0, 0, 0));
-        assert_eq!(stats.tables[0].rows_put, 0);
-        let left = store.parts.core.ssd.directories[0].list().unwrap();
-        assert!(!left.iter().any(|file| file.name.ends_with(".rows")));
+        assert_eq!(
+            (stats.index_keys, files_on_disk(&store)),
+            (in_memory as u64, files)
+        );
+        assert_eq!(
+            (stats.tables[0].rows_put, stats.uncheckpointed_rows),
+            (0, 0)
+        );
+        assert!(
+            !store.parts.core.changes.any(),
+            "nothing is to be checkpointed"
+        );
         let expected = -f32::from(u8::from(in_memory > 0));
         assert_eq!(pulled(&store, table, &all[..2]), [expected, 0.0]);
         put(&store, table, &all, 1.0);
-        assert_eq!(pulled(&store, table, &all), counted(1.0, 400));
+        assert_eq!(pulled(&store, table, &all), counted(1.0, 3000));
+        assert!(store.parts.core.changes.any());
+        store.close_discarding();
+    }
+}
+
+#[test]
+fn values_of_a_long_put_that_are_not_finite_are_left_out_or_taken_and_counted() {
+    use crate::NonFinite::{Apply, Skip};
+    let all = keys(0..3000);
+    for (non_finite, whole, bad) in [
+        (Skip, true, 1),
+        (Skip, true, 3000),
+        (Apply, true, 1),
+        (Skip, false, 2),
+    ] {
+        let (store, table) = with_threads(non_finite);
+        let mut values = vec![1.0; 3000 * DIM];
+        for row in values.chunks_exact_mut(DIM).rev().take(bad) {
+            row[1] = f32::INFINITY;
+        }
+        let rows = match whole {
+            true => PutRows::whole(&values),
+            false => PutRows::weights(&values),
+        };
+        let report = store.put(table, &all, rows).unwrap();
+        let left_out = if non_finite == Skip { bad } else { 0 };
+        let expected = ((3000 - left_out) as u64, bad as u64);
+        assert_eq!((report.rows, report.non_finite), expected);
+        let stats = store.stats();
+        let rows = &stats.tables[0];
+        assert_eq!((rows.rows_put, rows.non_finite), expected);
+        assert_eq!(stats.index_keys, expected.0);
+        assert_eq!(store.parts.core.changes.any(), expected.0 > 0);
+        let (first, last) = (
+            pulled(&store, table, &all[..1]),
+            pulled(&store, table, &all[2999..]),
+        );
+        assert_eq!(first, [if left_out == 3000 { 0.0 } else { 1.0 }]);
+        assert_eq!(last, [if non_finite == Skip { 0.0 } else { 1.0 }]);
+        store.close_discarding();
     }
 }
 
