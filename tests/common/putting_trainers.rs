@@ -74,6 +74,14 @@ pub fn train(scene: &Scene, store: &Store, trainer: usize, book: &Book, seed: u6
             let rows = keys.iter().enumerate();
             book.extend(rows.map(|(p, key)| (*key, value(p))));
         };
+        if round % 3 == 0 {
+            // Left out, all of them: nothing changes.
+            let none = vec![f32::NAN; keys.len() * DIM];
+            match store.put(table, &keys, PutRows::weights(&none)) {
+                Err(Error::OverBudget { .. }) => {}
+                report => assert_eq!(report?.rows, 0, "rows without a number"),
+            }
+        }
         book.change(put, || {
             loop {
                 match store.put(table, &keys, PutRows::weights(&rows)) {

@@ -14,7 +14,8 @@ impl Store {
     /// rows: `[n, row_f32s]` or `[n, dim]`, see [`PutRows`]
     ///
     /// # Cost
-    /// No device read; a pass over the values, then a copy a row. Long calls are the fastest: with a quarter of a file's
+    /// No device read; a pass over the values, then a copy a row (of a long put beside each other: where a value is not
+    /// finite, the first of its files is begun in vain). Long calls are the fastest: with a quarter of a file's
     /// rows or more for each data directory (8 MiB by default: see
     /// [`RuntimeOptions::file_bytes`](crate::RuntimeOptions::file_bytes)) new rows go straight to files, and take no room
     /// from others. What is in memory is changed there. Shorter calls, those of which most keys have rows on SSD, and
