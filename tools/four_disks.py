@@ -21,7 +21,7 @@ BYTES_PER_S = 60_000_000
 WORKLOADS = ("load", "pull-miss", "compaction")
 TARGET = 3.5
 FLAGS = (
-    "--rows 2000000 --memory-mib 256 --rounds 1 --seconds 8 --warmup-seconds 20 --churn-seconds 20 --json"
+    "--rows 2000000 --memory-mib 256 --rounds 1 --seconds 40 --warmup-seconds 20 --churn-seconds 20 --json"
 ).split()
 
 

@@ -6,7 +6,7 @@
 #
 # ROUNDS: how often both are measured (default 3). FLAGS: more flags of hps-bench. BIN: a directory with hps-bench, instead
 # of building it. Needs root, loop devices, a blkio cgroup (version 1 or 2), python3 and up to 24 GB of disk; where one is
-# missing it says SKIPPED. 10 minutes a round.
+# missing it says SKIPPED. 12 minutes a round.
 # Exit codes: 0 each is 3.5 times as fast, or SKIPPED; 4 not; 8 could not run.
 set -eu
 cd "$(dirname "$0")/.."

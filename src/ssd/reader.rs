@@ -207,6 +207,14 @@ impl<'q> RowReader<'q> {
         all / self.lanes.len().max(1)
     }
 
+    /// The same of the data directory that has the fewest, of those that anything was planned of.
+    #[must_use]
+    pub fn fewest_unasked(&self) -> usize {
+        let lanes = self.lanes.iter().filter(|lane| !lane.reads.is_empty());
+        let left = lanes.map(|lane| lane.reads.len() - lane.next);
+        left.min().unwrap_or(0)
+    }
+
     /// Reads on; replaces `batch` by at least `rows_min` rows, or what is left. False at the end.
     ///
     /// # Errors

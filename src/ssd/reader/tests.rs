@@ -94,6 +94,31 @@ fn what_was_not_asked_for_yet_is_counted() {
 }
 
 #[test]
+fn of_several_data_directories_the_one_with_the_fewest_requests_left_is_known() {
+    let place = Place::new();
+    let files: Vec<Arc<DataFile>> = [(1, 0), (2, 2)]
+        .map(|(number, directory)| {
+            let mut file = place.file(number, &[rows(0, SECTOR, 0..200)]);
+            file.meta.directory = directory;
+            Arc::new(file)
+        })
+        .into();
+    let mut queue = queue(2, 1 << 20);
+    let mut reader = RowReader::new(&mut *queue);
+    assert_eq!(reader.fewest_unasked(), 0, "nothing was planned");
+    let mut lot = wants(1, SECTOR, &[0, 40, 80, 120, 160]);
+    lot.extend(wants(2, SECTOR, &[0, 40]));
+    reader.add(files, lot).unwrap();
+    // None of directory 1, which does not count for the fewest.
+    assert_eq!((reader.fewest_unasked(), reader.unasked()), (2, 7 / 3));
+    let mut batch = RowBatch::default();
+    for fewest in [1, 0, 0] {
+        assert!(reader.next(&mut batch, 1).unwrap());
+        assert_eq!(reader.fewest_unasked(), fewest);
+    }
+}
+
+#[test]
 fn a_read_begins_and_ends_where_the_device_can() {
     let place = Place::new();
     // Records of 24 bytes, 21 and a third in a sector.

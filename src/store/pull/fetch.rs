@@ -30,6 +30,9 @@ const FILL_ROWS: usize = if cfg!(test) { 4 } else { 64 };
 /// Where fewer requests than these, for each data directory, are left to be asked for, more are planned: before it is
 /// looked again, as many rows arrive as are filled at a time, and others are asked for.
 const UNASKED_MIN: usize = FILL_ROWS;
+/// Where one data directory is faster than others, more is planned for its sake, until so many are left of each on the
+/// average.
+const UNASKED_MAX: usize = 8 * UNASKED_MIN;
 /// Rows of each data directory that a thread plans at a time, once all have slots: what is not planned is whoever's
 /// has nothing left.
 const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 128 };
@@ -169,7 +172,7 @@ impl Puller {
             false => offers.own(),
         };
         let refill = |reader: &mut RowReader<'_>, goals: &mut Goals| {
-            while reader.unasked() < UNASKED_MIN {
+            while is_wanting(reader) {
                 let Some(slice) = next() else { break };
                 plan(reader, goals, slice)?;
             }
@@ -259,6 +262,11 @@ impl Puller {
         }
         Ok(())
     }
+}
+
+/// Whether a further slice is to be planned: one data directory has nearly nothing to do.
+fn is_wanting(reader: &RowReader<'_>) -> bool {
+    reader.fewest_unasked() < UNASKED_MIN && reader.unasked() < UNASKED_MAX
 }
 
 /// Plans the reads of a lot, whose rows go where its goals say.
