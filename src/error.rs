@@ -445,6 +445,22 @@ pub enum ArgumentError {
     Other { what: String },
 }
 
+/// There are as many as there have to be.
+///
+/// # Errors
+/// `InvalidArgument`, which says of what there are not.
+pub(crate) fn check_length(what: &'static str, expected: usize, found: usize) -> Result<()> {
+    match expected == found {
+        true => Ok(()),
+        false => Err(ArgumentError::Length {
+            what,
+            expected,
+            found,
+        }
+        .into()),
+    }
+}
+
 impl Error {
     /// A wait that began then is over, and what it waited for has not come.
     pub(crate) fn deadline(since: std::time::Instant) -> Error {

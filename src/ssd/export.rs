@@ -17,7 +17,7 @@ use super::small_files::{sync, write_whole};
 use super::space::refused;
 use super::tables::TableState;
 use super::version::Versions;
-use crate::error::{ArgumentError, Result};
+use crate::error::{ArgumentError, Result, check_length};
 use crate::format::identity::encode_part;
 use crate::format::manifest::{FileMeta, NOT_REMOVED};
 use crate::format::{FileKind, PART_NAME, data_file_name, file_name};
@@ -40,15 +40,9 @@ impl Ssd {
         tables: &[TableState],
     ) -> Result<()> {
         let checkpoint = self.retained(id)?;
-        if !parts.is_empty() && parts.len() != self.directories.len() {
-            let (expected, found) = (self.directories.len(), parts.len());
+        if !parts.is_empty() {
             let what = "data directories of an export";
-            return Err(ArgumentError::Length {
-                what,
-                expected,
-                found,
-            }
-            .into());
+            check_length(what, self.directories.len(), parts.len())?;
         }
         let names = (0..self.directories.len()).map(|i| match parts.get(i) {
             Some(path) => stored_name(path),

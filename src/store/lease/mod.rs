@@ -19,7 +19,7 @@ pub use pins::{OutGuard, Pins};
 
 use super::core::{Core, Part, Signal, Table, point};
 use super::workers::Workers;
-use crate::error::{ArgumentError, Result};
+use crate::error::{ArgumentError, Result, check_length};
 use crate::stats::Stats;
 use crate::sync::Mutex;
 use crate::units::{Slot, TableId};
@@ -321,14 +321,11 @@ impl Lease {
     /// # hps::Result::Ok(())
     /// ```
     pub fn read_many(&self, outs: &mut [&mut [f32]]) -> Result<()> {
-        if outs.len() != self.map.len() {
-            return Err(ArgumentError::Length {
-                what: "buffers for the parts of a lease",
-                expected: self.map.len(),
-                found: outs.len(),
-            }
-            .into());
-        }
+        check_length(
+            "buffers for the parts of a lease",
+            self.map.len(),
+            outs.len(),
+        )?;
         let mut outputs = Vec::with_capacity(outs.len());
         for (index, out) in outs.iter_mut().enumerate() {
             let ordinal = self.map.ordinal(index);

@@ -7,7 +7,7 @@ use super::super::core::{Table, point};
 use super::super::workers::split_out;
 use super::{Lease, ShardRows};
 use crate::batch::check_keys;
-use crate::error::{ArgumentError, Result};
+use crate::error::{ArgumentError, Result, check_length};
 use crate::sync::Mutex;
 use crate::units::{TableId, narrow};
 
@@ -252,18 +252,6 @@ fn find(rising: &[u32], number: u32, last: usize) -> usize {
     }
     let window = &rest[step / 2..step.min(rest.len())];
     from + step / 2 + window.partition_point(|n| *n < number)
-}
-
-fn check_length(what: &'static str, expected: usize, found: usize) -> Result<()> {
-    match expected == found {
-        true => Ok(()),
-        false => Err(ArgumentError::Length {
-            what,
-            expected,
-            found,
-        }
-        .into()),
-    }
 }
 
 impl Lease {

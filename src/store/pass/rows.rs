@@ -7,7 +7,7 @@ use super::super::core::Table;
 use super::super::put::{PutReport, PutRows};
 use super::Pass;
 use super::held::Held;
-use crate::error::{ArgumentError, Result};
+use crate::error::{ArgumentError, Result, check_length};
 
 impl Pass {
     /// Copies weights of rows, as they are now: of part `part`, from its key number `first` on, as many as `out`
@@ -130,14 +130,7 @@ fn range(
     (f32s, width): (usize, usize),
 ) -> Result<Range<usize>> {
     let rows = f32s / width;
-    if rows * width != f32s {
-        return Err(ArgumentError::Length {
-            what: "f32s of rows of a pass",
-            expected: rows * width,
-            found: f32s,
-        }
-        .into());
-    }
+    check_length("f32s of rows of a pass", rows * width, f32s)?;
     match first.checked_add(rows) {
         Some(end) if end <= held.len() => Ok(first..end),
         _ => {

@@ -24,7 +24,7 @@ use super::core::{Core, Part, Table, get};
 use super::flush::Flusher;
 use super::lease::{Lease, Leases};
 use super::workers::{WorkerPool, Workers};
-use crate::error::{ArgumentError, Result};
+use crate::error::{Result, check_length};
 use crate::stats::Stats;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
@@ -182,15 +182,7 @@ impl Puller {
         for part in &*parts {
             let expected = part.keys.len() * part.table.descriptor.dim;
             let found = part.out.as_ref().map_or(expected, |out| out.len());
-            if found != expected {
-                let what = "weights (f32s)";
-                return Err(ArgumentError::Length {
-                    what,
-                    expected,
-                    found,
-                }
-                .into());
-            }
+            check_length("weights (f32s)", expected, found)?;
         }
         let pool = self.workers.foreground();
         let lease = self.acquire(&pool, parts, Intent::Read)?;

@@ -19,7 +19,7 @@ pub use update::{PushPart, PushReport, Update};
 use super::core::{Core, Table, point};
 use super::lease::{Lease, ShardRows};
 use super::workers::Workers;
-use crate::error::{ArgumentError, Error, Result};
+use crate::error::{ArgumentError, Result, check_length};
 use crate::mem::{Cache, Place};
 use crate::options::NonFinite;
 use crate::row::{all_finite, check_learning_rate};
@@ -305,17 +305,6 @@ fn check_part<'a>(lease: &'a Lease, ordinal: usize, update: Update<'a>) -> Resul
         job.chosen = Some(lease.part_of_ordinal(ordinal).rows_at(positions)?);
     }
     Ok(job)
-}
-
-fn check_length(what: &'static str, expected: usize, found: usize) -> Result<()> {
-    match expected == found {
-        true => Ok(()),
-        false => Err(Error::InvalidArgument(ArgumentError::Length {
-            what,
-            expected,
-            found,
-        })),
-    }
 }
 
 #[cfg(test)]
