@@ -111,8 +111,10 @@ impl Builder {
                 entries = rest;
                 continue;
             }
+            // Without being held back, where it is sure which entries the next segment has.
             if self.pending.is_empty()
-                && let Some(count) = self.lay_out_first(entries)
+                && let Some(some) = entries.get(..=ENTRIES_MAX)
+                && let Some(count) = self.add_next(some, false)
             {
                 entries = &entries[count..];
                 continue;
@@ -132,15 +134,6 @@ impl Builder {
             entries = &entries[done..];
         }
         true
-    }
-
-    /// Makes the next segment from the first of some entries, where it is sure which they are, without
-    /// their being held back. Returns how many they are.
-    fn lay_out_first(&mut self, entries: &[(u64, u64)]) -> Option<usize> {
-        let some = entries.get(..=ENTRIES_MAX)?;
-        let start = self.start?;
-        (self.depth_first(start)..=self.depth_max)
-            .find_map(|depth| self.add_segment(start, depth, some, false))
     }
 
     /// The map.
@@ -171,8 +164,7 @@ impl Builder {
             if !all && pending.len() <= ENTRIES_MAX {
                 break;
             }
-            let mut depths = self.depth_first(start)..=self.depth_max;
-            match depths.find_map(|depth| self.add_segment(start, depth, &pending, all)) {
+            match self.add_next(&pending, all) {
                 Some(count) => drop(pending.drain(..count)),
                 None => self.start_nested(start, &mut pending, all),
             }
@@ -180,12 +172,15 @@ impl Builder {
         self.pending = pending;
     }
 
-    /// The depth of the greatest segment that may start at a position.
-    fn depth_first(&self, start: u64) -> u8 {
-        match start {
+    /// Adds the greatest segment that may start where the one before ended and that holds its entries, which are the
+    /// first of these. Returns how many it has; `None` where there is no such segment.
+    fn add_next(&mut self, entries: &[(u64, u64)], all: bool) -> Option<usize> {
+        let start = self.start?;
+        let first = match start {
             0 => 0,
             _ => u8::try_from(64 - start.trailing_zeros()).unwrap_or(self.depth_max),
-        }
+        };
+        (first..=self.depth_max).find_map(|depth| self.add_segment(start, depth, entries, all))
     }
 
     /// How many of some entries lie before a position.

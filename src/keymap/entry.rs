@@ -109,11 +109,17 @@ pub(super) trait Form: Sized {
 
     fn remainder(entry: &Self::Entry) -> u64;
     fn value(entry: &Self::Entry, packing: Packing) -> u64;
-    fn new(remainder: u64, value: u64, packing: Packing) -> Self::Entry;
-    /// Makes of an entry what [`Form::new`] would give.
+    /// Makes an entry of these.
     fn write(entry: &mut Self::Entry, remainder: u64, value: u64, packing: Packing);
     /// The byte of an entry that holds the class: its bits 3 to 7.
     fn class_byte(entry: &mut Self::Entry) -> &mut u8;
+
+    #[inline]
+    fn new(remainder: u64, value: u64, packing: Packing) -> Self::Entry {
+        let mut entry = Self::ZERO;
+        Self::write(&mut entry, remainder, value, packing);
+        entry
+    }
 
     #[inline]
     fn set_class(entry: &mut Self::Entry, class: u8) {
@@ -145,13 +151,6 @@ impl Form for Narrow {
     fn value(entry: &[u8; 11], packing: Packing) -> u64 {
         let [.., a, b, c, d, e, f, g, h] = *entry;
         packing.unpack(u64::from_le_bytes([a, b, c, d, e, f, g, h]) >> 24)
-    }
-
-    #[inline]
-    fn new(remainder: u64, value: u64, packing: Packing) -> [u8; 11] {
-        let mut entry = Self::ZERO;
-        Self::write(&mut entry, remainder, value, packing);
-        entry
     }
 
     #[inline]
@@ -187,15 +186,9 @@ impl Form for Wide {
     }
 
     #[inline]
-    fn new(remainder: u64, value: u64, _: Packing) -> [u8; 16] {
-        let [a, b, c, d, e, f, g, h] = remainder.to_le_bytes();
-        let [i, j, k, l, m, n, o, p] = value.to_le_bytes();
-        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
-    }
-
-    #[inline]
-    fn write(entry: &mut [u8; 16], remainder: u64, value: u64, packing: Packing) {
-        *entry = Self::new(remainder, value, packing);
+    fn write(entry: &mut [u8; 16], remainder: u64, value: u64, _: Packing) {
+        entry[..8].copy_from_slice(&remainder.to_le_bytes());
+        entry[8..].copy_from_slice(&value.to_le_bytes());
     }
 
     #[inline]

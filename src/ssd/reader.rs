@@ -95,6 +95,13 @@ struct Lane {
     open: Option<(usize, Arc<dyn DiskFile>)>,
 }
 
+impl Lane {
+    /// Reads that were not asked for yet.
+    fn unasked(&self) -> usize {
+        self.reads.len() - self.next
+    }
+}
+
 /// Closes the files of the last requests; whether there was one.
 fn close_files(lanes: &mut [Lane]) -> bool {
     let opened = lanes.iter_mut().filter_map(|lane| lane.open.take());
@@ -202,8 +209,7 @@ impl<'q> RowReader<'q> {
     /// Requests that were planned and not asked for yet, of a data directory on the average.
     #[must_use]
     pub fn unasked(&self) -> usize {
-        let lanes = self.lanes.iter();
-        let all: usize = lanes.map(|lane| lane.reads.len() - lane.next).sum();
+        let all: usize = self.lanes.iter().map(Lane::unasked).sum();
         all / self.lanes.len().max(1)
     }
 
@@ -211,8 +217,7 @@ impl<'q> RowReader<'q> {
     #[must_use]
     pub fn fewest_unasked(&self) -> usize {
         let lanes = self.lanes.iter().filter(|lane| !lane.reads.is_empty());
-        let left = lanes.map(|lane| lane.reads.len() - lane.next);
-        left.min().unwrap_or(0)
+        lanes.map(Lane::unasked).min().unwrap_or(0)
     }
 
     /// Reads on; replaces `batch` by at least `rows_min` rows, or what is left. False at the end.
@@ -271,7 +276,7 @@ impl<'q> RowReader<'q> {
 
     fn fill_queue(&mut self) -> Result<()> {
         while self.queue.in_flight() < self.queue.depth() {
-            let left = self.lanes.iter_mut().filter(|l| l.next < l.reads.len());
+            let left = self.lanes.iter_mut().filter(|lane| lane.unasked() > 0);
             // Of several with as few, the one that was asked least: a short queue is not the first ones' alone.
             let Some(lane) = left.min_by_key(|lane| (lane.in_flight, lane.next)) else {
                 break;
@@ -304,7 +309,7 @@ impl<'q> RowReader<'q> {
             self.count.bytes += read.bytes as u64;
             lane.next += 1;
             lane.in_flight += 1;
-            if lane.next == lane.reads.len() {
+            if lane.unasked() == 0 {
                 lane.open = None;
             }
         }

@@ -31,7 +31,7 @@ use super::flush::Flusher;
 use super::pull::Puller;
 use super::workers::{VecPool, Workers};
 use crate::batch::{ShardPart, share, split_into};
-use crate::error::{ArgumentError, Result};
+use crate::error::{ArgumentError, Result, check_length};
 use crate::options::NonFinite;
 use crate::row::all_finite;
 use crate::stats::Wait;
@@ -68,16 +68,7 @@ impl<'a> Job<'a> {
     /// `InvalidArgument`: not as many values as the keys have.
     fn new(table: &'a Table, keys: usize, rows: PutRows<'a>) -> Result<Job<'a>> {
         let width = rows.width(table);
-        let (expected, found) = (keys * width, rows.values.len());
-        if expected != found {
-            let what = "values of a put (f32s)";
-            return Err(ArgumentError::Length {
-                what,
-                expected,
-                found,
-            }
-            .into());
-        }
+        check_length("values of a put (f32s)", keys * width, rows.values.len())?;
         Ok(Job {
             table,
             rows,
@@ -88,6 +79,11 @@ impl<'a> Job<'a> {
             first: 0,
             look: None,
         })
+    }
+
+    /// Whether a value that is not finite was found while nobody had looked at all values.
+    fn is_refused(&self) -> bool {
+        self.look.is_some_and(Look::is_refused)
     }
 
     /// What putting so many keys comes to.

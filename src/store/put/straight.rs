@@ -17,7 +17,7 @@
 use super::super::core::{Shard, ShardCell, Stretch, Table, point};
 use super::apply::{LOCK_ROWS, put_resident};
 use super::room::Room;
-use super::{Cell, Job, Look, Putter, Rest, open};
+use super::{Cell, Job, Putter, Rest, open};
 use crate::error::Result;
 use crate::pages::{own_pages, prefetch};
 use crate::ssd::NewFile;
@@ -221,7 +221,7 @@ impl Putter {
         let write = |looks: bool| -> Result<()> {
             let _alarm = self.core.ssd.poison.alarm();
             if looks && !self.may_change(job) {
-                open(&turns).rounds = 0;
+                return Ok(());
             }
             loop {
                 let Some((range, round)) = open(&turns).take() else {
@@ -236,7 +236,7 @@ impl Putter {
                 let written = self.put_range(&job, &keys[start..end], &cuts, range, (&turns, room));
                 let mut turns = open(&turns);
                 turns.ranges[range].1 = false;
-                if written.is_err() {
+                if written.is_err() || job.is_refused() {
                     turns.rounds = 0;
                     return written;
                 }
@@ -266,7 +266,6 @@ impl Putter {
         keep_last(&mut entries);
         if self.has_rows_in_memory(job.table) {
             if !self.may_change(job) {
-                open(turns).rounds = 0;
                 return Ok(());
             }
             self.put_resident_ones(job, &mut entries);
@@ -286,11 +285,10 @@ impl Putter {
             }
             rest = again;
         }
-        if !self.may_change(job) {
-            open(turns).rounds = 0;
-            return Ok(());
-        }
         if !rest.is_empty() {
+            if !self.may_change(job) {
+                return Ok(());
+            }
             self.put_cells(job, self.cells_of(&rest), room)?;
         }
         job.table.note_put(rows as u64);
@@ -358,10 +356,7 @@ impl Putter {
             let writing = first.unwrap_or_else(|| open(&self.writing[directory]));
             self.write_file(job, entries, directory, || drop(writing))
         })?;
-        let Some(new) = new else {
-            open(turns).rounds = 0;
-            return Ok(None);
-        };
+        let Some(new) = new else { return Ok(None) };
         let bytes = new.finished.bytes;
         let again = {
             let _ranks = self.core.ranks_shared();
@@ -410,7 +405,7 @@ impl Putter {
             };
             file.row(id, unmix64(entry.hash), interval, row);
             if i.is_multiple_of(ASIDE_ROWS) {
-                if job.look.is_some_and(Look::is_refused) {
+                if job.is_refused() {
                     return Ok(None);
                 }
                 step_aside();
