@@ -108,6 +108,7 @@ const UNSAFE_FILES: &[&str] = &[
     "src/io/uring/queue.rs",
     "src/io/uring/ring.rs",
     "src/pages.rs",
+    "src/store/workers/team.rs",
     "tests/common/limits.rs",
     "tests/fork.rs",
     "tools/bench/src/peers/lmdb.rs",

@@ -23,7 +23,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hooked::{Hook, HookedDisk};
 use hps::io::sim::{SimDisk, plant};
@@ -307,7 +307,10 @@ fn check_here(plant: Plant) {
     };
     let mut ends = Vec::new();
     let mut step = 2;
-    while is_armed() && step < ROUNDS {
+    // A helper may come late to each call of a busy machine.
+    let is_helper = ["hps-pull-1", "hps-prefetch-"].contains(&plant.thread);
+    let until = Instant::now() + Duration::from_secs(60);
+    while is_armed() && (step < ROUNDS || is_helper && Instant::now() < until) {
         if plant.place_is("_table") {
             let late = TableDescriptor::new("late", 2);
             ends.push(call(|| store.create_table(&late)).0);

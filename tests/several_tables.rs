@@ -516,14 +516,17 @@ fn one_admission(shards: usize, threads: usize) {
     let value = |span: &spans::Seen, field| span.values[field].clone();
     assert_eq!(value(admissions[0], "parts"), "26");
     assert_eq!(value(admissions[0], "keys"), "2600");
-    // A thread reads once for all its shards. Only what this one does is seen: of two, it has every other shard.
-    assert_eq!((reads.len(), waits.len()), (1, 1));
-    assert_eq!(value(reads[0], "tables"), "26");
-    let rows = value(reads[0], "rows").parse::<usize>().unwrap();
-    if threads == 1 {
-        assert_eq!(rows, 2600);
-    } else {
-        assert!((1000..1600).contains(&rows), "{rows} rows of 2600");
+    // A thread reads once for all shards of a share. Only what this one does is seen: one share, none, or both.
+    assert_eq!(reads.len(), waits.len());
+    assert!(reads.len() == 1 || threads == 2 && reads.len() <= 2);
+    for read in reads {
+        assert_eq!(value(read, "tables"), "26");
+        let rows = value(read, "rows").parse::<usize>().unwrap();
+        if threads == 1 {
+            assert_eq!(rows, 2600);
+        } else {
+            assert!((1000..1600).contains(&rows), "{rows} rows of 2600");
+        }
     }
     // Tables lie next to each other in a file: a read holds rows of several.
     let many = store.stats().reads;

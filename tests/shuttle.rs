@@ -394,6 +394,15 @@ fn trainers_and_checkpoints_in_a_cache_too_small_keep_every_row() {
 }
 
 #[test]
+fn batches_that_two_threads_share_keep_every_row() {
+    explore_all("two threads a batch", 2, |seed| play(&HELPED, seed));
+    let work = WORK.take();
+    eprintln!("  {work:?}");
+    let some = work.flushes > 0 && work.reads > 0;
+    assert!(some, "no rows left memory, or none came back: {work:?}");
+}
+
+#[test]
 fn a_checkpoint_by_four_writers_is_a_cut_of_all_trainers() {
     explore_all("four writers", 10, |seed| play(&MANY_WRITERS, seed));
     let work = WORK.take();

@@ -36,10 +36,10 @@ fn unique(pool: &WorkerPool, keys: &[u64]) -> Unique {
     };
     let piece = keys.len().div_ceil(pool.threads()).max(1);
     let pieces: Vec<&[u64]> = keys.chunks(piece).collect();
-    let dealt: Vec<Dealt> = pool.shards(pieces.len(), keys.len(), |p, _| {
+    let dealt: Vec<Dealt> = pool.shards(pieces.len(), keys.len(), |p| {
         deal(pieces[p], p * piece, ranges)
     });
-    let sorted: Vec<Vec<(u64, u32)>> = pool.shards(ranges, keys.len(), |range, _| {
+    let sorted: Vec<Vec<(u64, u32)>> = pool.shards(ranges, keys.len(), |range| {
         let count = dealt.iter().map(|by| by[range].len()).sum();
         let mut all: Vec<(u64, u32)> = Vec::with_capacity(count);
         dealt
@@ -51,14 +51,14 @@ fn unique(pool: &WorkerPool, keys: &[u64]) -> Unique {
     drop(dealt);
     let inverse: Vec<AtomicU32> = keys.iter().map(|_| AtomicU32::new(0)).collect();
     let distinct = |range: &Vec<(u64, u32)>| range.chunk_by(|a, b| a.0 == b.0).count();
-    let counts = pool.shards(ranges, keys.len(), |range, _| distinct(&sorted[range]));
+    let counts = pool.shards(ranges, keys.len(), |range| distinct(&sorted[range]));
     let starts: Vec<usize> = counts
         .iter()
         .scan(0, |start, count| {
             Some(std::mem::replace(start, *start + count))
         })
         .collect();
-    let found = pool.shards(ranges, keys.len(), |range, _| {
+    let found = pool.shards(ranges, keys.len(), |range| {
         let equal = sorted[range].chunk_by(|a, b| a.0 == b.0);
         let number = |(place, those): (usize, &[(u64, u32)])| {
             let place = narrow(starts[range] + place);

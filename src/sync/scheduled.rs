@@ -117,6 +117,11 @@ impl Condvar {
         limits::wake(self.id());
     }
 
+    /// Wakes one of those that wait without a limit.
+    pub fn notify_one(&self) {
+        self.waiters.notify_one();
+    }
+
     /// Waits to be woken.
     ///
     /// # Errors

@@ -89,6 +89,11 @@ impl Condvar {
         self.0.notify_all();
     }
 
+    /// Wakes one.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+
     /// Waits to be woken.
     ///
     /// # Errors

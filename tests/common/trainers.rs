@@ -32,6 +32,8 @@ pub struct Scene {
     pub checkpoints: u64,
     /// Fewest rows of a put that go past the cache.
     pub straight_rows: usize,
+    /// Threads of a batch.
+    pub threads: usize,
 }
 
 /// The cache holds 24 rows, of 42: rows leave it all the time.
@@ -42,6 +44,14 @@ pub const EVICTING: Scene = Scene {
     rounds: 8,
     checkpoints: 2,
     straight_rows: usize::MAX,
+    threads: 1,
+};
+
+/// The same where a second thread helps with each batch; its read buffers have a part of the cache.
+pub const HELPED: Scene = Scene {
+    cache_bytes: 3 << 19,
+    threads: 2,
+    ..EVICTING
 };
 
 /// Above 64 MiB a checkpoint has four writers; each has something to do, and all rows stay in
@@ -53,6 +63,7 @@ pub const MANY_WRITERS: Scene = Scene {
     rounds: 4,
     checkpoints: 2,
     straight_rows: usize::MAX,
+    threads: 1,
 };
 
 /// What a trainer does to rows, one after the other; a cut is between two of them.
@@ -106,7 +117,7 @@ pub fn options(scene: &Scene, inline: bool) -> RuntimeOptions {
         .cache_bytes(scene.cache_bytes)
         .file_bytes(1 << 20)
         .shards(2)
-        .threads(1)
+        .threads(scene.threads)
         .io_depth(2)
         .space_bound(1.1)
         .retain_checkpoints(2)

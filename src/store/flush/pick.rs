@@ -129,6 +129,7 @@ impl Flusher {
     ) -> Vec<Victim> {
         let mut victims = self.room_for(*bytes);
         loop {
+            self.let_others_go_first();
             let mut guard = self.core.shards[shard].lock();
             let cut = cut.unwrap_or(guard.interval_max());
             let want = FlushStep {

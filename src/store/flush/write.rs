@@ -293,7 +293,7 @@ impl Flusher {
     }
 
     /// Between two chunks, unless somebody waits for the room that they make.
-    fn let_others_go_first(&self) {
+    pub(super) fn let_others_go_first(&self) {
         if !self.is_awaited() {
             step_aside();
         }

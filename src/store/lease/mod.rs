@@ -422,7 +422,7 @@ impl Lease {
     fn let_go(&self, map: PartMap, rows: Vec<ShardRows>) {
         let (core, workers) = (&self.leases.core, &self.leases.workers);
         let pool = workers.foreground();
-        pool.shards(rows.len(), map.keys() / UNPIN_SHARE, |s, _| {
+        pool.shards(rows.len(), map.keys() / UNPIN_SHARE, |s| {
             let slots = &rows[s].slots;
             if slots.is_empty() {
                 return;

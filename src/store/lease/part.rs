@@ -190,7 +190,7 @@ impl<'a> LeasePart<'a> {
         }
         let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
         let pool = workers.foreground();
-        pool.shards(count, positions.len(), |s, _| {
+        pool.shards(count, positions.len(), |s| {
             let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);
             if !targets.is_empty() {
                 let mut shard = core.shards[s].lock();
@@ -314,7 +314,7 @@ impl Lease {
             split_out(out, width, map.shards_of(ordinal), &mut targets);
         }
         let targets: Vec<_> = targets.into_iter().map(Mutex::new).collect();
-        workers.foreground().shards(count, rows, |s, _| {
+        workers.foreground().shards(count, rows, |s| {
             let mut targets = targets[s].lock().unwrap_or_else(PoisonError::into_inner);
             if targets.is_empty() {
                 return;

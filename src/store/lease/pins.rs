@@ -101,7 +101,7 @@ impl Pins {
         let core = Arc::clone(&self.leases.core);
         let pool = self.leases.workers.foreground();
         let work = usize::try_from(self.rows()).map_or(0, |rows| rows / UNPIN_SHARE);
-        pool.shards(core.shards.len(), work, |s, _| self.let_go_of(s));
+        pool.shards(core.shards.len(), work, |s| self.let_go_of(s));
         self.slots.iter_mut().for_each(Vec::clear);
     }
 

@@ -29,7 +29,7 @@ impl Parts {
             let pool = self.workers.foreground();
             let shards = self.core.shards.len();
             // As many keys as there are: all threads take part.
-            let done = pool.shards(shards, usize::MAX, |s, _| {
+            let done = pool.shards(shards, usize::MAX, |s| {
                 self.stage_shard(checkpoint, &table, s)
             });
             done.into_iter().collect::<Result<Vec<()>>>()?;

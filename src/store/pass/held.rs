@@ -180,29 +180,27 @@ impl Held {
             out = later;
             blocks.push((block, Mutex::new(now)));
         }
-        workers
-            .foreground()
-            .shards(blocks.len(), rows.len(), |b, _| {
-                let (block, out) = &blocks[b];
-                let out = &mut **out.lock().unwrap_or_else(PoisonError::into_inner);
-                // Threads begin with different shards, so that they seldom wait for one another.
-                for s in (0..count).map(|s| (s + b * count / 2) % count) {
-                    let (slots, positions) = block.of_shard(s);
-                    if !slots.is_empty() {
-                        let cache = &mut core.shards[s].lock().cache;
-                        let places = positions.iter().map(|p| usize::from(*p) - block.from);
-                        let copy = |row: &[f32], out: &mut [f32]| match is_large {
-                            true => pages::copy_past_caches(row, out),
-                            false => out.copy_from_slice(row),
-                        };
-                        cache.gather_into(slots, places, (out, width), copy);
-                        point("gather");
-                    }
+        workers.foreground().shards(blocks.len(), rows.len(), |b| {
+            let (block, out) = &blocks[b];
+            let out = &mut **out.lock().unwrap_or_else(PoisonError::into_inner);
+            // Threads begin with different shards, so that they seldom wait for one another.
+            for s in (0..count).map(|s| (s + b * count / 2) % count) {
+                let (slots, positions) = block.of_shard(s);
+                if !slots.is_empty() {
+                    let cache = &mut core.shards[s].lock().cache;
+                    let places = positions.iter().map(|p| usize::from(*p) - block.from);
+                    let copy = |row: &[f32], out: &mut [f32]| match is_large {
+                        true => pages::copy_past_caches(row, out),
+                        false => out.copy_from_slice(row),
+                    };
+                    cache.gather_into(slots, places, (out, width), copy);
+                    point("gather");
                 }
-                if is_large {
-                    pages::end_copies();
-                }
-            });
+            }
+            if is_large {
+                pages::end_copies();
+            }
+        });
         table.note_read(rows.len());
     }
 

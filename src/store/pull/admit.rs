@@ -145,7 +145,7 @@ impl Puller {
             // A table may have been dropped since it was found; now none is.
             map.tables()
                 .try_for_each(|(table, _)| table.check_there())?;
-            let admitted = pool.shards(self.core.shards.len(), map.keys(), |s, _| {
+            let admitted = pool.shards(self.core.shards.len(), map.keys(), |s| {
                 let mut pending = open(&batch.cells[s]);
                 let rows = pending.unite(&self.workers.arrays, map.len());
                 rows == 0 || self.admit_shard(batch, s, &mut pending)
@@ -348,7 +348,7 @@ impl Puller {
             left += pending.rest.len();
         }
         if batch.is_copied && left > 0 {
-            pool.shards(cells.len(), left, |s, _| {
+            pool.shards(cells.len(), left, |s| {
                 self.copy_late(map, s, &mut open(&cells[s]));
             });
         }

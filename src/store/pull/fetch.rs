@@ -1,6 +1,6 @@
 //! How do missing rows get their content, and a caller what was missing?
 //!
-//! - A thread reads the missing rows of all its shards through one queue (`reads`). The first go to the device before
+//! - A thread reads the missing rows of a share of the shards through one queue (`reads`). The first go to the device before
 //!   the others have slots (`slots`), and it is kept busy while these get theirs and the caller gets what was there.
 //! - What has slots and is not planned yet is cut into slices. A thread that has none left, and whose rows all have
 //!   slots, reads those of another one (`offers`): its part of the device's queue is not left empty.

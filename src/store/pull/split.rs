@@ -89,7 +89,7 @@ pub(super) fn split_parts<'a>(
         runs.into_iter().map(|runs| split(true, runs)).collect()
     } else {
         let runs: Vec<_> = runs.into_iter().map(Mutex::new).collect();
-        pool.shards(runs.len(), keys, |i, _| {
+        pool.shards(runs.len(), keys, |i| {
             let mut runs = runs[i].lock().unwrap_or_else(PoisonError::into_inner);
             split(i == 0, std::mem::take(&mut *runs))
         })

@@ -146,9 +146,7 @@ impl Pusher {
             self.core.changes.note();
         }
         let pool = self.workers.foreground();
-        let applied = pool.shards(self.core.shards.len(), keys, |s, _| {
-            self.push_shard(s, jobs)
-        });
+        let applied = pool.shards(self.core.shards.len(), keys, |s| self.push_shard(s, jobs));
         applied.into_iter().collect::<Result<()>>()?;
         for job in jobs {
             let PushReport { rows, non_finite } = job.report();

@@ -276,7 +276,7 @@ impl Putter {
         let mut stretch = Stretch::default();
         while left > 0 {
             let pool = self.workers.foreground();
-            let lacks = pool.shards(cells.len(), left, |s, _| {
+            let lacks = pool.shards(cells.len(), left, |s| {
                 self.put_shard(s, &put, &mut open(&cells[s]))
             });
             let before = std::mem::replace(&mut left, rows_of(&cells));

@@ -2,6 +2,7 @@
 //!
 //! Callers have one pool of worker threads, prefetches two; all share the arrays that batches need.
 
+mod team;
 mod vec_pool;
 mod worker_pool;
 
@@ -162,7 +163,7 @@ impl Workers {
         }
         let pool = self.foreground();
         let pieces = pool.threads();
-        let finite = pool.shards(pieces, keys, |i, _| {
+        let finite = pool.shards(pieces, keys, |i| {
             parts.iter().all(|values| {
                 let piece = values.len().div_ceil(pieces);
                 let rest = values.get(i * piece..).unwrap_or_default();

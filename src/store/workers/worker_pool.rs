@@ -1,19 +1,18 @@
 //! Who does the work of a batch?
 //!
-//! A pool is a fixed number of threads, and has as many submission queues: thread t reads with queue t, or with another
-//! where a second batch uses it. Thread t serves shards t, t + threads, ...; the caller is thread 0, and waits for the others.
+//! A pool is a fixed number of threads, the caller one of them, and has as many submission queues. Shards are taken one by one
+//! by those that have a processor (`team`); where rows are read, a thread takes a share of them: s, s + threads, ... Share s is
+//! read with queue s, or with another where a second batch uses it.
 //!
 //! Invariants (they exclude deadlock):
 //! - Work may lock shards; so no caller waits for it while it has one locked.
 //! - No work waits for the work of another batch.
 
-use std::error::Error as _;
-use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
 
+use super::team::Team;
 use crate::error::{Error, Result};
 use crate::io::{Io, Queue};
 use crate::ssd::poison::Poison;
@@ -23,30 +22,10 @@ use crate::sync::Mutex;
 /// Memory of the rows that a thread keeps, at most: those of long rows are given back after each read.
 const KEPT_BYTES_MAX: u64 = 1 << 20;
 
-/// Batches with fewer keys are served by the calling thread: waking others costs more.
-const INLINE_KEYS: usize = 256;
+/// Batches with fewer keys are served by the calling thread: waking others costs more. Batches of schedules are small.
+const INLINE_KEYS: usize = if cfg!(hps_shuttle) { 2 } else { 256 };
 
-/// Whether the caller is itself a worker of some pool: while it waited for another pool it would
-/// take up other work of its own, which may want the locks that the caller holds.
-fn in_a_pool() -> bool {
-    rayon::current_thread_index().is_some()
-}
-
-/// How long a thread looks again before it sleeps: waking it takes as long.
-const LINGER: Duration = Duration::from_micros(50);
-
-/// Looks again and again, for a while, whether something has happened.
-fn linger(happened: impl Fn() -> bool) {
-    let since = Instant::now();
-    while !happened() && since.elapsed() < LINGER {
-        for _ in 0..64 {
-            std::hint::spin_loop();
-        }
-        std::thread::yield_now();
-    }
-}
-
-/// The shards of a thread.
+/// The shards that are served together.
 pub type Share = std::iter::StepBy<std::ops::Range<usize>>;
 
 /// What a thread reads rows with.
@@ -63,7 +42,7 @@ pub struct ReadLane {
 #[derive(Debug)]
 pub struct WorkerPool {
     /// All but the caller's.
-    pool: Option<rayon::ThreadPool>,
+    team: Team,
     lanes: Vec<Mutex<ReadLane>>,
     bytes: u64,
     /// Memory of the rows of all lanes.
@@ -72,19 +51,6 @@ pub struct WorkerPool {
     poison: Arc<Poison>,
     /// Batches that found all queues in use.
     turns: AtomicUsize,
-    /// Batches that were served by several threads.
-    calls: Arc<AtomicU64>,
-}
-
-/// What the system said to the library that starts a pool's threads.
-fn no_pool(path: &Path, error: &rayon::ThreadPoolBuildError) -> Error {
-    let system = error.source().and_then(|e| e.downcast_ref::<io::Error>());
-    let code = system.and_then(io::Error::raw_os_error);
-    let source = match code {
-        Some(code) => io::Error::from_raw_os_error(code),
-        None => io::Error::other(error.to_string()),
-    };
-    Error::thread(path, source)
 }
 
 impl WorkerPool {
@@ -110,24 +76,16 @@ impl WorkerPool {
             let rows = RowBatch::default();
             lanes.push(Mutex::new(ReadLane { queue, rows }));
         }
-        let pool = if threads > 1 {
-            let built = rayon::ThreadPoolBuilder::new()
-                .num_threads(threads - 1)
-                .thread_name(move |i| format!("hps-{name}-{}", i + 1))
-                .build();
-            Some(built.map_err(|e| no_pool(path, &e))?)
-        } else {
-            None
-        };
+        let team = Team::new(&format!("hps-{name}"), threads - 1);
+        let team = team.map_err(|e| Error::thread(path, e))?;
         let bytes = (threads * depth * buffer_bytes) as u64;
         Ok(WorkerPool {
-            pool,
+            team,
             lanes,
             bytes,
             row_bytes: AtomicU64::new(0),
             poison: Arc::clone(poison),
             turns: AtomicUsize::new(0),
-            calls: Arc::default(),
         })
     }
 
@@ -140,7 +98,7 @@ impl WorkerPool {
     /// Threads that serve a batch of so many keys, the caller's included.
     #[must_use]
     pub fn helpers(&self, keys: usize) -> usize {
-        match keys >= INLINE_KEYS && !in_a_pool() {
+        match keys >= INLINE_KEYS {
             true => self.threads(),
             false => 1,
         }
@@ -158,16 +116,16 @@ impl WorkerPool {
         self.row_bytes.load(Ordering::Relaxed)
     }
 
-    /// Lets a thread read with its own queue and array, or, where another batch reads with these, with another thread's that
-    /// are free; where none are, it waits for each in turn.
-    pub fn read<T>(&self, thread: usize, read: impl FnOnce(&mut ReadLane) -> T) -> T {
-        let (before, from) = self.lanes.split_at(thread);
+    /// Lets whoever serves a share read with its queue and array, or, where another batch reads with these, with those of another
+    /// share that are free; where none are, it waits for each in turn.
+    pub fn read<T>(&self, share: usize, read: impl FnOnce(&mut ReadLane) -> T) -> T {
+        let (before, from) = self.lanes.split_at(share);
         let free = from
             .iter()
             .chain(before)
             .find_map(|lane| lane.try_lock().ok());
         let mut lane = free.unwrap_or_else(|| {
-            // Small batches are all served by thread 0: they do not all wait for one queue.
+            // Small batches are all one share: they do not all wait for one queue.
             let turn = self.turns.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
             let next = self.lanes[turn].lock();
             next.unwrap_or_else(PoisonError::into_inner)
@@ -187,60 +145,42 @@ impl WorkerPool {
     }
 
     /// Runs `work` once per shard, in parallel for a large batch; results by shard.
-    ///
-    /// `work` gets (shard, thread).
     pub fn shards<T: Send>(
         &self,
         shards: usize,
         keys: usize,
-        work: impl Fn(usize, usize) -> T + Sync,
+        work: impl Fn(usize) -> T + Sync,
     ) -> Vec<T> {
-        let serve = |own: Share, thread| -> Vec<T> { own.map(|s| work(s, thread)).collect() };
-        let by_thread = self.shares(shards, keys, serve);
-        let threads = by_thread.len();
-        let mut by_thread: Vec<_> = by_thread.into_iter().map(Vec::into_iter).collect();
-        (0..shards)
-            .filter_map(|s| by_thread[s % threads].next())
+        let work = |shard: usize| {
+            let _alarm = self.poison.alarm();
+            work(shard)
+        };
+        if self.helpers(keys).min(shards) == 1 {
+            return (0..shards).map(work).collect();
+        }
+        let done: Vec<Mutex<Option<T>>> = (0..shards).map(|_| Mutex::default()).collect();
+        self.team.run(shards, &|shard| {
+            let result = work(shard);
+            *done[shard].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        });
+        let done = done.into_iter();
+        done.filter_map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner))
             .collect()
     }
 
-    /// Runs `work` once for all shards, or, for a large batch, in parallel once for each thread's; results by thread.
+    /// Runs `work` once for all shards, or, for a large batch, in parallel for as many shares of them as there are threads;
+    /// results by share.
     ///
-    /// `work` gets (shards, thread).
+    /// `work` gets (shards, share). A thread may do several shares.
     pub fn shares<T: Send>(
         &self,
         shards: usize,
         keys: usize,
         work: impl Fn(Share, usize) -> T + Sync,
     ) -> Vec<T> {
-        let threads = self.helpers(keys).min(shards);
-        let serve = |thread: usize, threads: usize| {
-            let _alarm = self.poison.alarm();
-            work((thread..shards).step_by(threads), thread)
-        };
-        let pool = match &self.pool {
-            Some(pool) if threads > 1 => pool,
-            _ => return vec![serve(0, 1)],
-        };
-        let mut done: Vec<Option<T>> = (0..threads).map(|_| None).collect();
-        let (own, others) = done.split_at_mut(1);
-        let left = AtomicUsize::new(others.len());
-        let call = self.calls.fetch_add(1, Ordering::AcqRel) + 1;
-        pool.in_place_scope(|scope| {
-            for (i, done) in others.iter_mut().enumerate() {
-                let (serve, left) = (&serve, &left);
-                let calls = &self.calls;
-                scope.spawn(move |_| {
-                    *done = Some(serve(i + 1, threads));
-                    let calls = Arc::clone(calls);
-                    rayon::spawn(move || linger(|| calls.load(Ordering::Acquire) != call));
-                    // Last: the caller sleeps where there is more to do when it has seen this.
-                    left.fetch_sub(1, Ordering::AcqRel);
-                });
-            }
-            own[0] = Some(serve(0, threads));
-            linger(|| left.load(Ordering::Acquire) == 0);
-        });
-        done.into_iter().flatten().collect()
+        let shares = self.helpers(keys).min(shards);
+        self.shards(shares, keys, |share| {
+            work((share..shards).step_by(shares), share)
+        })
     }
 }
