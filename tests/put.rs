@@ -236,10 +236,10 @@ fn more_rows_than_the_cache_holds_are_put_without_a_read() {
         }
         let stats = store.stats();
         assert_eq!((stats.reads, stats.pinned_rows), (0, 0), "{stats:?}");
-        // In one flush or in many: a writer goes on while a put brings in rows.
         let left = 2 * count - stats.capacity_rows;
         assert!(stats.written_bytes >= left * 4 * DIM as u64, "{stats:?}");
-        assert!(stats.flushes > 0, "{stats:?}");
+        let own_writer = !inline && straight_rows == usize::MAX; // One flush of it may last.
+        assert!(own_writer || stats.flushes > 5, "{stats:?}");
         assert_eq!(stats.rows_put, 2 * count);
         assert_eq!(stats.tables[0].wait(Wait::Device).count, 0);
         let expected: BTreeMap<u64, f32> = keys

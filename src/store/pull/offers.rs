@@ -1,8 +1,9 @@
 //! Which thread reads a row?
 //!
-//! Each reads those of its own share of the shards, slice after slice (`thread` is the number of a share here, whoever serves it). One that has no slice left, and whose rows all have slots,
-//! takes another's, as long as it finds one: threads that read as fast as each other end together. One that finds none
-//! because the others still give slots to their rows is done.
+//! Each reads those of its own share of the shards, slice after slice (`thread` is the number of a share here, whoever
+//! serves it). One that has no slice left, and whose rows all have slots, takes another's, as long as it finds one:
+//! threads that read as fast as each other end together. One that finds none because the others
+//! still give slots to their rows is done.
 
 use std::collections::VecDeque;
 use std::sync::PoisonError;

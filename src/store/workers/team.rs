@@ -22,7 +22,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard, thread};
+use crate::sync::{Condvar, Mutex, MutexGuard, step_aside, thread};
 
 /// What is done for each unit, of the caller's frame or of what it borrows.
 type Work<'w> = dyn Fn(usize) + Sync + 'w;
@@ -44,8 +44,7 @@ fn linger(happened: impl Fn() -> bool) -> bool {
         for _ in 0..64 {
             std::hint::spin_loop();
         }
-        #[cfg(not(hps_shuttle))]
-        thread::yield_now();
+        step_aside();
     }
     true
 }
@@ -103,12 +102,9 @@ impl Job {
 
     /// Does units until none is left.
     fn serve(&self, work: &Work<'_>) {
-        while self.has_more() {
-            let unit = self.next.fetch_add(1, Ordering::Relaxed);
-            if unit < self.units {
-                work(unit);
-            }
-        }
+        let next = || Some(self.next.fetch_add(1, Ordering::Relaxed));
+        let claim = || next().filter(|unit| *unit < self.units);
+        std::iter::from_fn(claim).for_each(work);
     }
 }
 
@@ -306,6 +302,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
+    use crate::sync::by_team;
 
     /// Whoever does the units of a call.
     trait Runs: Sync {
@@ -328,15 +325,7 @@ mod tests {
                 let claim = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|u| *u < units);
                 std::iter::from_fn(claim).for_each(work);
             };
-            std::thread::scope(|scope| {
-                let threads: Vec<_> = (0..self.0).map(|_| scope.spawn(serve)).collect();
-                serve();
-                for thread in threads {
-                    thread
-                        .join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                }
-            });
+            by_team("test-scoped", (0..=self.0).map(|_| serve));
         }
     }
 
