@@ -2,8 +2,9 @@
 //!
 //! - Level 1 is a directory by the top bits of the hash's position in the map's range; level 2 are
 //!   segments of at most 255 entries, split when full (extendible hashing).
-//! - In a segment the entries are sorted by hash and lie without gaps in blocks of 16. The next six
-//!   bits of the position name a bucket; a table says where each one ends.
+//! - In a segment the entries are sorted by hash and lie without gaps in blocks of 16; but for those that came last, up
+//!   to seven, which are behind them. The next six bits of the position name a bucket; a table says where each one ends,
+//!   and a tag which bucket each of the last entries is of.
 //! - The bits of the hash that directory and bucket tell are not kept: an entry has 11 bytes, or 16
 //!   where a location or the rest of the hash needs more (`entry`). A look-up is always exact.
 //! - There are no reserved hashes. Values are locations with a class in bits 35 to 38; bits 32 to 34 are
@@ -18,6 +19,7 @@ mod entry;
 mod pool;
 mod range;
 mod segment;
+mod tags;
 #[cfg(test)]
 mod tests;
 mod walk;
@@ -143,6 +145,21 @@ impl KeyMap {
         if let Some(offset) = self.range.offset(hash) {
             let position = self.range.position(offset);
             self.announce(&self.segments[self.segment_of(position)], position);
+        }
+    }
+
+    /// Announces to the processor that a hash is inserted soon: its entry, and where it goes if it is new.
+    #[inline]
+    pub fn prefetch_place(&self, hash: u64) {
+        if let Some(offset) = self.range.offset(hash) {
+            let position = self.range.position(offset);
+            let segment = &self.segments[self.segment_of(position)];
+            self.announce(segment, position);
+            match segment.kind {
+                Kind::Narrow(_) => segment.announce_end(&self.pools.narrow),
+                Kind::Wide => segment.announce_end(&self.pools.wide),
+                Kind::Nested => {}
+            }
         }
     }
 

@@ -1,8 +1,13 @@
-//! How do the entries of one segment lie? Sorted and without gaps, in blocks, with a table of buckets.
+//! How do the entries of one segment lie? Without gaps, in blocks: sorted ones with a table of buckets, then those that
+//! came last.
+//!
+//! A new entry goes to the end, where a tag in the header says which bucket it is of. When [`TAIL_MAX`] are there they
+//! are sorted in: half a segment moves once for eight entries, and not for each.
 
 use super::entry::{ClassBytes, Form, Narrow, Packing, REMAINDER_BITS, Wide};
 use super::pool::{BLOCK_ENTRIES, Block, NONE, Pool, Pools};
 use super::range::Range;
+use super::tags::{TAIL_MAX, Tag, Tags};
 use crate::pages::prefetch;
 
 /// Most entries of a segment: where a bucket ends is a number of 8 bits.
@@ -21,18 +26,20 @@ pub(super) enum Kind {
     Nested,
 }
 
-/// The leaf of the map: the sorted entries that share `depth` top bits of the position.
+/// The leaf of the map: the entries that share `depth` top bits of the position.
 #[derive(Debug)]
 pub(super) struct Segment {
-    /// Where each bucket ends, after a zero; buckets go by the next bits of the position.
+    /// Where the sorted entries of each bucket end, after a zero; buckets go by the next bits of the position.
     ends: [u8; BUCKETS + 1],
+    /// Of the entries behind the sorted ones: fewer than [`TAIL_MAX`].
+    tags: Tags,
     pub(super) depth: u8,
     pub(super) kind: Kind,
     /// Numbers in the pool of the entries' form; those that hold entries come first, then [`NONE`].
     pub(super) blocks: [u32; BLOCKS_MAX],
 }
 
-const _: () = assert!(size_of::<Segment>() == 132);
+const _: () = assert!(size_of::<Segment>() == 140);
 
 pub(super) enum Insertion {
     /// The hash was there; it has the new value.
@@ -81,6 +88,7 @@ impl Segment {
     pub(super) fn new(depth: u8) -> Segment {
         Segment {
             ends: [0; BUCKETS + 1],
+            tags: Tags::default(),
             depth,
             kind: Kind::Wide,
             blocks: [NONE; BLOCKS_MAX],
@@ -94,9 +102,15 @@ impl Segment {
         segment
     }
 
+    /// The number of sorted entries: the tail begins there.
+    #[inline]
+    fn sorted(&self) -> usize {
+        usize::from(self.ends[BUCKETS])
+    }
+
     #[inline]
     pub(super) fn len(&self) -> usize {
-        usize::from(self.ends[BUCKETS])
+        self.sorted() + self.tags.len()
     }
 
     #[inline]
@@ -104,7 +118,7 @@ impl Segment {
         bucket_of(self.depth, position)
     }
 
-    /// Where the entries of a bucket begin and end.
+    /// Where the sorted entries of a bucket begin and end.
     #[inline]
     fn bounds(&self, bucket: usize) -> (usize, usize) {
         let (start, end) = (self.ends[bucket], self.ends[bucket + 1]);
@@ -137,6 +151,15 @@ impl Segment {
         }
     }
 
+    /// Announces where a new entry goes, if there is a block for it.
+    #[inline]
+    pub(super) fn announce_end<F: Form>(&self, pool: &Pool<F>) {
+        let end = self.len();
+        if let Some(block) = pool.get(self.blocks[end / BLOCK_ENTRIES]) {
+            prefetch_line_of(&block[end % BLOCK_ENTRIES]);
+        }
+    }
+
     /// Where the entry of the remainder is.
     #[inline]
     fn locate<F: Form>(&self, pool: &Pool<F>, position: u64, remainder: u64) -> Option<usize> {
@@ -146,13 +169,20 @@ impl Segment {
         let bounds = (start - base, end - base);
         match probe::<F>(block, bounds, remainder) {
             Some(i) => Some(base + i),
-            None if is_probed(bounds) => None,
-            None => self.find(pool, position, remainder).ok(),
+            None if is_probed(bounds) => self.locate_in_tail(pool, position, remainder),
+            None => self
+                .locate_in_bucket(pool, position, remainder)
+                .or_else(|| self.locate_in_tail(pool, position, remainder)),
         }
     }
 
-    /// Where the entry of the remainder is, or where it would go.
-    fn find<F: Form>(&self, pool: &Pool<F>, position: u64, remainder: u64) -> Result<usize, usize> {
+    /// Where among the sorted entries the one of the remainder is.
+    fn locate_in_bucket<F: Form>(
+        &self,
+        pool: &Pool<F>,
+        position: u64,
+        remainder: u64,
+    ) -> Option<usize> {
         let (mut at, end) = self.bounds(self.bucket(position));
         while at < end {
             let from = at % BLOCK_ENTRIES;
@@ -160,7 +190,7 @@ impl Segment {
             for entry in piece {
                 let other = F::remainder(entry);
                 if other >= remainder {
-                    return if other == remainder { Ok(at) } else { Err(at) };
+                    return (other == remainder).then_some(at);
                 }
                 at += 1;
             }
@@ -168,7 +198,32 @@ impl Segment {
                 break;
             }
         }
-        Err(at)
+        None
+    }
+
+    /// Where among the last entries the one of the remainder is.
+    #[inline]
+    fn locate_in_tail<F: Form>(
+        &self,
+        pool: &Pool<F>,
+        position: u64,
+        remainder: u64,
+    ) -> Option<usize> {
+        if self.tags.is_empty() {
+            return None;
+        }
+        let places = self.tags.places(Tag::of(self.depth, position));
+        let mut all = places.map(|place| self.sorted() + place);
+        all.find(|at| {
+            self.entry(pool, *at)
+                .is_some_and(|entry| F::remainder(entry) == remainder)
+        })
+    }
+
+    #[inline]
+    fn entry<'a, F: Form>(&self, pool: &'a Pool<F>, at: usize) -> Option<&'a F::Entry> {
+        let block = pool.get(self.blocks[at / BLOCK_ENTRIES])?;
+        Some(&block[at % BLOCK_ENTRIES])
     }
 
     /// The value of an offset and its position.
@@ -180,8 +235,8 @@ impl Segment {
         (position, offset): (u64, u64),
     ) -> Option<u64> {
         let at = self.locate(pool, position, offset & F::REMAINDER)?;
-        let block = pool.get(self.blocks[at / BLOCK_ENTRIES])?;
-        Some(F::value(&block[at % BLOCK_ENTRIES], packing))
+        let entry = self.entry(pool, at)?;
+        Some(F::value(entry, packing))
     }
 
     /// Sets a value that fits the packing.
@@ -205,41 +260,63 @@ impl Segment {
         if self.len() == ENTRIES_MAX {
             return Insertion::Full;
         }
-        let (Ok(at) | Err(at)) = self.find(pool, position, remainder);
-        self.shift_in(pool, at, F::new(remainder, value, packing));
-        let bucket = self.bucket(position);
-        self.ends[bucket + 1..].iter_mut().for_each(|end| *end += 1);
+        let at = self.len();
+        if at.is_multiple_of(BLOCK_ENTRIES) {
+            self.blocks[at / BLOCK_ENTRIES] = pool.take();
+        }
+        if let Some(block) = pool.get_mut(self.blocks[at / BLOCK_ENTRIES]) {
+            block[at % BLOCK_ENTRIES] = F::new(remainder, value, packing);
+        }
+        self.tags.push(Tag::of(self.depth, position));
+        if self.tags.len() == TAIL_MAX {
+            self.sort_in(pool);
+        }
         Insertion::Added
     }
 
-    /// Puts an entry before the one at `at`, and moves that and those behind it up.
-    fn shift_in<F: Form>(&mut self, pool: &mut Pool<F>, at: usize, entry: F::Entry) {
-        let end = self.len();
-        if end.is_multiple_of(BLOCK_ENTRIES) {
-            self.blocks[end / BLOCK_ENTRIES] = pool.take();
-        }
-        let (first, last) = (at / BLOCK_ENTRIES, end / BLOCK_ENTRIES);
-        // Each is needed when the one behind it is done.
-        for number in self.blocks[first..=last].iter().rev() {
+    /// Sorts the tail in.
+    fn sort_in<F: Form>(&mut self, pool: &mut Pool<F>) {
+        let (sorted, len) = (self.sorted(), self.len());
+        for number in &self.blocks[..len.div_ceil(BLOCK_ENTRIES)] {
             pool.get(*number).into_iter().for_each(prefetch_line_of);
         }
-        let mut to = end % BLOCK_ENTRIES;
-        for i in (first + 1..=last).rev() {
-            let Some(before) = pool.get(self.blocks[i - 1]) else {
-                return;
-            };
-            let carried = before[BLOCK_ENTRIES - 1];
-            let Some(block) = pool.get_mut(self.blocks[i]) else {
-                return;
-            };
-            block.copy_within(..to, 1);
-            block[0] = carried;
-            to = BLOCK_ENTRIES - 1;
+        let mut all = [F::ZERO; ENTRIES_MAX];
+        for (some, number) in all[..len].chunks_mut(BLOCK_ENTRIES).zip(&self.blocks) {
+            if let Some(block) = pool.get(*number) {
+                some.copy_from_slice(&block[..some.len()]);
+            }
         }
-        if let Some(block) = pool.get_mut(self.blocks[first]) {
-            let from = at % BLOCK_ENTRIES;
-            block.copy_within(from..to, from + 1);
-            block[from] = entry;
+        let buckets = self.tags.buckets(BUCKET_BITS);
+        let mut tail = [(0, F::ZERO); TAIL_MAX];
+        for (target, found) in tail
+            .iter_mut()
+            .zip(buckets.zip(all[sorted..].iter().copied()))
+        {
+            *target = found;
+        }
+        let tail = &mut tail[..len - sorted];
+        tail.sort_unstable_by_key(|(bucket, entry)| (*bucket, F::remainder(entry)));
+        // From the last one on: what is behind it moves once, by as many places as are left to fill.
+        let mut end = sorted;
+        for (before, (bucket, entry)) in tail.iter().enumerate().rev() {
+            let (first, last) = self.bounds(*bucket);
+            let own = &all[first..last.min(end)];
+            let at = first + own.partition_point(|x| F::remainder(x) < F::remainder(entry));
+            all.copy_within(at..end, at + before + 1);
+            all[at + before] = *entry;
+            end = at;
+        }
+        for (bucket, _) in tail {
+            self.ends[*bucket + 1..]
+                .iter_mut()
+                .for_each(|end| *end += 1);
+        }
+        self.tags = Tags::default();
+        let blocks = all[..len].chunks(BLOCK_ENTRIES).zip(&self.blocks);
+        for (some, number) in blocks.skip(end / BLOCK_ENTRIES) {
+            if let Some(block) = pool.get_mut(*number) {
+                block[..some.len()].copy_from_slice(some);
+            }
         }
     }
 
@@ -249,7 +326,31 @@ impl Segment {
         packing: Packing,
         (position, offset): (u64, u64),
     ) -> Option<u64> {
-        let at = self.find(pool, position, offset & F::REMAINDER).ok()?;
+        let at = self.locate(pool, position, offset & F::REMAINDER)?;
+        let old = match at.checked_sub(self.sorted()) {
+            Some(place) => {
+                // The last one takes its place.
+                let end = self.sorted() + self.tags.len() - 1;
+                let last = *self.entry(pool, end)?;
+                self.tags.swap_remove(place);
+                let block = pool.get_mut(self.blocks[at / BLOCK_ENTRIES])?;
+                std::mem::replace(&mut block[at % BLOCK_ENTRIES], last)
+            }
+            None => {
+                let old = self.shift_out(pool, at)?;
+                let bucket = self.bucket(position);
+                self.ends[bucket + 1..].iter_mut().for_each(|end| *end -= 1);
+                old
+            }
+        };
+        if self.len().is_multiple_of(BLOCK_ENTRIES) {
+            pool.free(&mut self.blocks[self.len() / BLOCK_ENTRIES]);
+        }
+        Some(F::value(&old, packing))
+    }
+
+    /// Takes the entry at `at` out, and moves those behind it down.
+    fn shift_out<F: Form>(&self, pool: &mut Pool<F>, at: usize) -> Option<F::Entry> {
         let last = self.len() - 1;
         let first = at / BLOCK_ENTRIES;
         let mut old = F::ZERO;
@@ -273,12 +374,7 @@ impl Segment {
             }
             old = out;
         }
-        if last.is_multiple_of(BLOCK_ENTRIES) {
-            pool.free(&mut self.blocks[last / BLOCK_ENTRIES]);
-        }
-        let bucket = self.bucket(position);
-        self.ends[bucket + 1..].iter_mut().for_each(|end| *end -= 1);
-        Some(F::value(&old, packing))
+        Some(old)
     }
 
     /// Changes the class of one entry; false if there is none.
@@ -355,16 +451,21 @@ impl Segment {
     ) {
         let first = (prefix << 1) << (63 - self.depth);
         let bucket_shift = 64 - BUCKET_BITS - u32::from(self.depth);
-        for bucket in 0..BUCKETS {
+        let read = |bucket: usize, at: usize| {
             let position = first | (bucket as u64) << bucket_shift;
             let high = (position >> range.shift) & !F::REMAINDER;
+            let entry = self.entry(pool, at)?;
+            Some((high | F::remainder(entry), F::value(entry, packing)))
+        };
+        let before = entries.len();
+        for bucket in 0..BUCKETS {
             let (start, end) = self.bounds(bucket);
-            for at in start..end {
-                if let Some(block) = pool.get(self.blocks[at / BLOCK_ENTRIES]) {
-                    let entry = &block[at % BLOCK_ENTRIES];
-                    entries.push((high | F::remainder(entry), F::value(entry, packing)));
-                }
-            }
+            entries.extend((start..end).filter_map(|at| read(bucket, at)));
+        }
+        let tail = self.tags.buckets(BUCKET_BITS).zip(self.sorted()..);
+        for last in tail.filter_map(|(bucket, at)| read(bucket, at)) {
+            let at = entries[before..].partition_point(|entry| entry.0 < last.0);
+            entries.insert(before + at, last);
         }
     }
 
@@ -378,6 +479,7 @@ impl Segment {
             }
         }
         self.ends = [0; BUCKETS + 1];
+        self.tags = Tags::default();
     }
 
     /// Replaces the entries by these, at most [`ENTRIES_MAX`], in the form that they and `values`

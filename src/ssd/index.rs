@@ -87,11 +87,14 @@ pub trait Index: Sized + std::fmt::Debug {
     /// Some nanoseconds a key.
     fn classed(&self, from: u64, keys: usize, found: &mut Vec<(u64, IndexEntry)>) -> Option<u64>;
 
-    /// Announces to the processor that [`Index::prefetch_line`] of a key is called soon.
+    /// Announces to the processor that [`Index::prefetch_line`] or [`Index::prefetch_place`] of a key is called soon.
     fn prefetch_segment(&self, hash: u64);
 
-    /// Announces to the processor that a key is looked up or repointed soon.
+    /// Announces to the processor that a key is looked up soon.
     fn prefetch_line(&self, hash: u64);
+
+    /// Announces to the processor that a key, which may be new, is repointed soon.
+    fn prefetch_place(&self, hash: u64);
 
     /// Points a key to its newest copy. Returns where it pointed before.
     fn repoint(
@@ -211,6 +214,11 @@ impl Index for KeyIndex {
     #[inline]
     fn prefetch_line(&self, hash: u64) {
         self.map.prefetch_line(hash);
+    }
+
+    #[inline]
+    fn prefetch_place(&self, hash: u64) {
+        self.map.prefetch_place(hash);
     }
 
     fn repoint(

@@ -372,7 +372,7 @@ impl Flusher {
                     }
                     if let Some(ahead) = victims.get(i + AHEAD_ROWS) {
                         cache.prefetch_state_of(ahead);
-                        index.prefetch_line(ahead.hash);
+                        index.prefetch_place(ahead.hash);
                     }
                     if let (Some(new), Some(tally), Some((number, tombstone))) =
                         (new, &mut tally, outcome.entry())

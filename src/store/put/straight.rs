@@ -477,7 +477,7 @@ impl Putter {
                         index.prefetch_segment(ahead.hash);
                     }
                     if let Some(ahead) = some.get(i + AHEAD_ROWS) {
-                        index.prefetch_line(ahead.hash);
+                        index.prefetch_place(ahead.hash);
                     }
                     let to = Location::new(slot, false, number);
                     number += 1;
