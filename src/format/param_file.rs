@@ -137,16 +137,24 @@ pub fn encode_record(
     identity: &FileIdentity,
     offset: u64,
 ) -> u64 {
+    write_record(out, key, row);
+    seal_record(out, identity, offset)
+}
+
+/// The same without the checksum, which [`seal_record`] writes.
+///
+/// # Shapes      `out: [record_stride(4 n)]`, `row: [n]`
+#[inline]
+pub fn write_record(out: &mut [u8], key: u64, row: &[f32]) {
     let row_bytes = row.len() * 4;
     assert!(
         out.len() == record_stride(row_bytes),
         "a record's buffer has its stride"
     );
-    let (_, body) = out.split_at_mut(RecordHead::BYTES);
+    let body = write_head(out, key);
     let (target, padding) = body.split_at_mut(row_bytes);
     put_f32s(target, row);
     padding.fill(0);
-    seal_record(out, key, identity, offset)
 }
 
 /// As [`encode_record`], of a row that is bytes already (compaction copies rows unread).
@@ -165,16 +173,17 @@ pub fn encode_record_bytes(
         out.len() == record_stride(row.len()),
         "a record's buffer has its stride"
     );
-    let (_, body) = out.split_at_mut(RecordHead::BYTES);
+    let body = write_head(out, key);
     let (target, padding) = body.split_at_mut(row.len());
     target.copy_from_slice(row);
     padding.fill(0);
-    seal_record(out, key, identity, offset)
+    seal_record(out, identity, offset)
 }
 
+/// Gives what comes behind the head.
 #[inline]
-fn seal_record(out: &mut [u8], key: u64, identity: &FileIdentity, offset: u64) -> u64 {
-    let (head, _) = out.split_at_mut(RecordHead::BYTES);
+fn write_head(out: &mut [u8], key: u64) -> &mut [u8] {
+    let (head, body) = out.split_at_mut(RecordHead::BYTES);
     head.copy_from_slice(
         RecordHead {
             checksum: U64::ZERO,
@@ -182,7 +191,13 @@ fn seal_record(out: &mut [u8], key: u64, identity: &FileIdentity, offset: u64) -
         }
         .as_bytes(),
     );
-    seal(out, identity.seed(Kind::Record, offset))
+    body
+}
+
+/// Writes the checksum of a record at file offset `offset`, and returns it.
+#[inline]
+pub fn seal_record(record: &mut [u8], identity: &FileIdentity, offset: u64) -> u64 {
+    seal(record, identity.seed(Kind::Record, offset))
 }
 
 /// A verified record.

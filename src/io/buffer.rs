@@ -27,6 +27,7 @@ use std::sync::{Arc, Mutex};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::fork::Process;
+use crate::pages::HUGE_BYTES;
 
 /// Alignment of every buffer: enough for O_DIRECT on any device with blocks up to a page.
 pub const BUFFER_ALIGN_BYTES: usize = 4096;
@@ -105,6 +106,13 @@ impl Mapping {
         let advised = unsafe { madvise(start, bytes, MmapAdvise::MADV_DONTFORK) };
         if let Err(error) = advised {
             tracing::debug!(%error, "forked children have I/O buffers");
+        }
+        if bytes >= HUGE_BYTES {
+            // SAFETY: the range is the mapping just made; its content stays as it is.
+            let advised = unsafe { madvise(start, bytes, MmapAdvise::MADV_HUGEPAGE) };
+            if let Err(error) = advised {
+                tracing::debug!(%error, bytes, "I/O buffers have small pages");
+            }
         }
         Ok(Mapping {
             start,

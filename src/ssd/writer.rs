@@ -94,6 +94,8 @@ pub struct FileWriter<'q> {
     intervals: Vec<u32>,
     runs: Vec<Run>,
     rows_digest: Digest,
+    /// Where the row lies in the buffer that has no checksum yet, and its bytes.
+    unsealed: Option<(usize, usize)>,
     rows: u64,
     hash_last: u64,
     hash_range: (u64, u64),
@@ -147,6 +149,7 @@ impl<'q> FileWriter<'q> {
             intervals: Vec::new(),
             runs: Vec::new(),
             rows_digest: Digest::new(),
+            unsealed: None,
             rows: 0,
             hash_last: 0,
             hash_range: (u64::MAX, 0),
@@ -186,33 +189,39 @@ impl<'q> FileWriter<'q> {
     pub fn row(&mut self, table: u32, key: u64, interval: u32, row: &[f32]) {
         let stride = param_file::record_stride(row.len() * 4);
         self.enter(table, RunKind::Rows, stride, key, interval);
-        let offset = self.offset();
-        let room = self.room();
-        let checksum = if room >= stride {
-            let start = self.filled;
-            self.filled += stride;
-            let identity = self.identity;
-            match &mut self.buffer {
-                Some(b) => param_file::encode_record(
-                    &mut b[start..start + stride],
-                    key,
-                    row,
-                    &identity,
-                    offset,
-                ),
-                None => 0,
-            }
-        } else {
+        self.rows += 1;
+        if self.room() < stride {
             let mut scratch = std::mem::take(&mut self.scratch);
             scratch.resize(stride, 0);
+            let offset = self.offset();
             let checksum =
                 param_file::encode_record(&mut scratch, key, row, &self.identity, offset);
+            self.seal_last();
+            self.rows_digest.update(&checksum.to_le_bytes());
             self.append(&scratch);
             self.scratch = scratch;
-            checksum
-        };
-        self.rows_digest.update(&checksum.to_le_bytes());
-        self.rows += 1;
+            return;
+        }
+        let start = self.filled;
+        self.filled += stride;
+        if let Some(b) = &mut self.buffer {
+            param_file::write_record(&mut b[start..start + stride], key, row);
+        }
+        self.seal_last();
+        self.unsealed = Some((start, stride));
+    }
+
+    /// Writes the checksum of the row that came last: one row late, since the processor would wait until what was
+    /// just written can be read back.
+    fn seal_last(&mut self) {
+        if let Some((start, stride)) = self.unsealed.take()
+            && let Some(b) = &mut self.buffer
+        {
+            let offset = self.buffer_offset + start as u64;
+            let record = &mut b[start..start + stride];
+            let checksum = param_file::seal_record(record, &self.identity, offset);
+            self.rows_digest.update(&checksum.to_le_bytes());
+        }
     }
 
     /// Appends a tombstone.
@@ -269,6 +278,7 @@ impl<'q> FileWriter<'q> {
             !self.keys.is_empty(),
             "a parameter file holds at least one entry"
         );
+        self.seal_last();
         self.pad();
         let keys_offset = self.offset();
         let mut keys_digest = Digest::new();
@@ -383,6 +393,7 @@ impl<'q> FileWriter<'q> {
 
     /// Hands the filled part of the buffer to the device. After a failure bytes go nowhere.
     fn flush_buffer(&mut self) {
+        self.seal_last();
         let Some(buffer) = self.buffer.take() else {
             return;
         };

@@ -165,8 +165,8 @@ fn memory_of_buffers_is_that_of_all_queues() {
     assert_eq!(store.stats().buffer_bytes, 147_456 + 65_536);
     assert_eq!(store.parts.workers.bytes(), 147_456);
     assert_eq!(store.parts.flusher.buffer_bytes(), 65_536);
-    // From 64 MiB on four files are written at a time, with three buffers each.
-    for (cache_bytes, written) in [(64 << 20, 6 << 20), ((64 << 20) - 4096, 3 << 20)] {
+    // From 64 MiB on four files are written at a time, with four buffers each.
+    for (cache_bytes, written) in [(64 << 20, 8 << 20), ((64 << 20) - 4096, 3 << 20)] {
         let options = RuntimeOptions {
             cache_bytes,
             inline: false,
