@@ -2,9 +2,9 @@
 //!
 //! - Level 1 is a directory by the top bits of the hash's position in the map's range; level 2 are
 //!   segments of at most 255 entries, split when full (extendible hashing).
-//! - In a segment the entries are sorted by hash and lie without gaps in blocks of 16; but for those that came last, up
-//!   to seven, which are behind them. The next six bits of the position name a bucket; a table says where each one ends,
-//!   and a tag which bucket each of the last entries is of.
+//! - In a segment the entries lie without gaps in blocks of 16, sorted by hash; up to seven that came
+//!   last are behind the sorted ones. The next six bits of the position name a bucket; a table says
+//!   where each one ends, and a tag which bucket each of the last entries is of.
 //! - The bits of the hash that directory and bucket tell are not kept: an entry has 11 bytes, or 16
 //!   where a location or the rest of the hash needs more (`entry`). A look-up is always exact.
 //! - There are no reserved hashes. Values are locations with a class in bits 35 to 38; bits 32 to 34 are
@@ -20,6 +20,8 @@ mod pool;
 mod range;
 mod segment;
 mod tags;
+#[cfg(test)]
+mod tail_tests;
 #[cfg(test)]
 mod tests;
 mod walk;

@@ -394,7 +394,7 @@ mod tests {
             refused.err().map(|e| e.kind()),
             Some(ErrorKind::OutOfMemory)
         );
-        for bytes in [4096, 8192, 1 << 20] {
+        for bytes in [4096, 8192, 1 << 20, HUGE_BYTES] {
             let mut buffer = B::make(bytes).unwrap();
             assert_eq!(buffer.address() % BUFFER_ALIGN_BYTES, 0);
             assert_eq!(buffer.count(), bytes);

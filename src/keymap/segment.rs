@@ -2,12 +2,12 @@
 //! came last.
 //!
 //! A new entry goes to the end, where a tag in the header says which bucket it is of. When [`TAIL_MAX`] are there they
-//! are sorted in: half a segment moves once for eight entries, and not for each.
+//! are sorted in: a segment is copied once for eight entries, and not half of it for each.
 
 use super::entry::{ClassBytes, Form, Narrow, Packing, REMAINDER_BITS, Wide};
 use super::pool::{BLOCK_ENTRIES, Block, NONE, Pool, Pools};
 use super::range::Range;
-use super::tags::{TAIL_MAX, Tag, Tags};
+use super::tags::{TAG_BITS, TAIL_MAX, Tag, Tags};
 use crate::pages::prefetch;
 
 /// Most entries of a segment: where a bucket ends is a number of 8 bits.
@@ -39,7 +39,7 @@ pub(super) struct Segment {
     pub(super) blocks: [u32; BLOCKS_MAX],
 }
 
-const _: () = assert!(size_of::<Segment>() == 140);
+const _: () = assert!(size_of::<Segment>() == 140 && BUCKET_BITS <= TAG_BITS);
 
 pub(super) enum Insertion {
     /// The hash was there; it has the new value.

@@ -1,9 +1,9 @@
 //! Which of the last entries of a segment may be those of a hash? A byte for each, in the segment's header.
 
-/// Entries at the end of a segment that are not sorted, at most: their tags are compared at once.
+/// With so many entries at the end of a segment they are sorted in. Their tags are compared at once.
 pub(super) const TAIL_MAX: usize = 8;
 /// The bits of a tag that tell the bucket, and one more of the position.
-const TAG_BITS: u32 = 7;
+pub(super) const TAG_BITS: u32 = 7;
 /// The top bit of a tag: there is an entry.
 const THERE: u8 = 1 << TAG_BITS;
 /// A byte of 1, and one of all bits but the top one, for each tag.
@@ -39,13 +39,10 @@ impl Tags {
         self.0[0] == 0
     }
 
-    /// Adds one, if fewer than [`TAIL_MAX`] are there.
+    /// Adds one; fewer than [`TAIL_MAX`] are there.
     #[inline]
     pub(super) fn push(&mut self, tag: Tag) {
-        let end = self.len();
-        if let Some(unused) = self.0.get_mut(end) {
-            *unused = tag.0;
-        }
+        self.0[self.len()] = tag.0;
     }
 
     /// The last one takes the place of the one at `at`.

@@ -214,14 +214,16 @@ impl<'q> FileWriter<'q> {
     /// Writes the checksum of the row that came last: one row late, since the processor would wait until what was
     /// just written can be read back.
     fn seal_last(&mut self) {
-        if let Some((start, stride)) = self.unsealed.take()
-            && let Some(b) = &mut self.buffer
-        {
-            let offset = self.buffer_offset + start as u64;
-            let record = &mut b[start..start + stride];
-            let checksum = param_file::seal_record(record, &self.identity, offset);
-            self.rows_digest.update(&checksum.to_le_bytes());
-        }
+        let Some((start, stride)) = self.unsealed.take() else {
+            return;
+        };
+        let Some(b) = &mut self.buffer else {
+            unreachable!("a buffer is written when its last row has a checksum");
+        };
+        let offset = self.buffer_offset + start as u64;
+        let record = &mut b[start..start + stride];
+        let checksum = param_file::seal_record(record, &self.identity, offset);
+        self.rows_digest.update(&checksum.to_le_bytes());
     }
 
     /// Appends a tombstone.

@@ -26,6 +26,7 @@ use nix::libc;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 use crate::fork::{self, Noted, Process};
+use crate::pages::HUGE_BYTES;
 use crate::units::{narrow, to_usize};
 
 use super::super::QueueCounts;
@@ -184,7 +185,8 @@ impl Ring {
     /// lets; the others are used as they are.
     pub fn register(&mut self, pool: &mut Pool) {
         let (buffers, bytes) = (pool.count(), pool.buffer_bytes() as u64);
-        let room = to_usize(room_bytes() / bytes);
+        let unit = unit_bytes(buffers, bytes);
+        let room = to_usize(room_bytes() / unit * unit / bytes);
         let mut count = buffers.min(REGISTERED_MAX).min(room);
         while count > 0 {
             match self.try_register(pool, count) {
@@ -195,7 +197,7 @@ impl Ring {
             }
         }
         self.registered_buffers = count;
-        self.registered_bytes = count as u64 * bytes;
+        self.registered_bytes = (count as u64 * bytes).next_multiple_of(unit);
         REGISTERED_BYTES.fetch_add(self.registered_bytes, Ordering::Relaxed);
         self.account.registered(count, buffers);
     }
@@ -243,6 +245,15 @@ fn build(entries: usize) -> io::Result<(IoUring, Noted)> {
     fork::noted(build, |ring: &IoUring| ring.as_raw_fd())
 }
 
+/// What is locked at a time when so many buffers of so many bytes are registered: what lies in a huge page
+/// locks all of it.
+fn unit_bytes(buffers: usize, bytes: u64) -> u64 {
+    match buffers as u64 * bytes >= HUGE_BYTES as u64 {
+        true => HUGE_BYTES as u64,
+        false => bytes,
+    }
+}
+
 /// Bytes of buffers that this process may register beside those it has.
 fn room_bytes() -> u64 {
     let limit = match getrlimit(Resource::RLIMIT_MEMLOCK) {
@@ -281,17 +292,31 @@ mod tests {
     }
 
     #[test]
+    fn buffers_in_huge_pages_lock_whole_ones() {
+        let huge = HUGE_BYTES as u64;
+        assert_eq!(unit_bytes(4, 4096), 4096);
+        assert_eq!(unit_bytes(3, 512 << 10), 512 << 10);
+        assert_eq!(
+            [unit_bytes(4, 512 << 10), unit_bytes(5, 512 << 10)],
+            [huge; 2]
+        );
+    }
+
+    #[test]
     fn what_rings_had_registered_is_given_back() {
-        let account = Arc::new(Account::default());
-        let Ok(mut ring) = Ring::new(4, &account) else {
-            println!("skipped: no uring");
-            return;
-        };
-        let mut pool = Pool::try_new(4, 4096).unwrap();
-        ring.register(&mut pool);
-        let registered = account.counts().registered_buffers;
-        assert_eq!(ring.registered_bytes, registered * 4096);
-        drop(ring);
-        assert_eq!(account.counts().registered_buffers, 0);
+        for bytes in [4096, 640 << 10] {
+            let account = Arc::new(Account::default());
+            let Ok(mut ring) = Ring::new(4, &account) else {
+                println!("skipped: no uring");
+                return;
+            };
+            let mut pool = Pool::try_new(4, bytes).unwrap();
+            ring.register(&mut pool);
+            let registered = account.counts().registered_buffers * bytes as u64;
+            let unit = unit_bytes(4, bytes as u64);
+            assert_eq!(ring.registered_bytes, registered.next_multiple_of(unit));
+            drop(ring);
+            assert_eq!(account.counts().registered_buffers, 0);
+        }
     }
 }

@@ -41,9 +41,10 @@ const WRITE_DEPTH: usize = 4;
 const WRITE_BYTES_MAX: usize = 768 << 10;
 /// Below, buffers for more files would take too many rows their slots.
 const SMALL_CACHE_BYTES: u64 = 64 << 20;
-/// Files that a checkpoint writes at the same time, and the buffers of each: together a huge page (decision 0074). Measured
-/// (2 cores, ext4, where the requests that make a file longer wait for each other): 2 files of 4 buffers 1.82 M rows/s, 4
-/// of 2 2.11 M (512 B a row, median of 3). With twice their bytes a store of 1 GiB has 13 000 rows of 512 B fewer.
+/// Files that a checkpoint writes at the same time, and the buffers of each: together a huge page
+/// (decision 0074). Measured (2 cores, ext4, where the requests that make a file longer wait for each
+/// other): 2 files of 4 buffers 1.82 M rows/s, 4 of 2 2.11 M (512 B a row, median of 3). With twice
+/// their bytes a store has 15 000 rows of 512 B fewer.
 const WRITERS: usize = 4;
 const WRITER_DEPTH: usize = 4;
 const WRITER_BYTES_MAX: usize = 512 << 10;
