@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::entry::CLASS_SHIFT;
 use super::segment::ENTRIES_MAX;
+use super::tests::check;
 use super::{Builder, KeyMap, Kind};
 use crate::units::mix64;
 
@@ -25,15 +26,6 @@ fn filled(high: u64, hashes: &[u64]) -> (KeyMap, BTreeMap<u64, u64>) {
         assert_eq!(map.insert(*hash, value), model.insert(*hash, value));
     }
     (map, model)
-}
-
-fn check(map: &KeyMap, model: &BTreeMap<u64, u64>) {
-    assert_eq!(map.len(), model.len());
-    assert!(map.iter_ordered().eq(model.iter().map(|(k, v)| (*k, *v))));
-    for hash in model.keys() {
-        assert_eq!(map.get(*hash), model.get(hash).copied());
-        assert_eq!(map.get(hash ^ 1), model.get(&(hash ^ 1)).copied());
-    }
 }
 
 #[test]
